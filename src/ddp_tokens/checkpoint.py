@@ -1,0 +1,154 @@
+"""All that a resume needs, written atomically and verified on reading. Tensors are safetensors, the rest is JSON."""
+
+import os
+import random
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy
+import torch
+
+from ddp_tokens import checkpoint_files as names
+from ddp_tokens.distributed import barrier
+from ddp_tokens.files import read_json, sync_directory, write_json
+from ddp_tokens.tensors import load_tensors, save_tensors
+from ddp_tokens.world import World
+
+
+@dataclass
+class TrainingState:
+    """What training changes. `model` is the bare module, not its DDP wrapper.
+
+    `history`: one record per update, the same on all ranks. `rank_history`: one per update, of this rank.
+    """
+
+    model: torch.nn.Module
+    optimizer: torch.optim.Optimizer
+    history: list[dict[str, Any]] = field(default_factory=list)
+    rank_history: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def step(self) -> int:
+        return len(self.history)
+
+
+def save(directory: Path, state: TrainingState, identity: Mapping[str, Any], world: World) -> None:
+    """Every rank calls this. The checkpoint appears under its name only when all of its files are on disk.
+
+    `identity`: what a resume must agree with, by name; see `names.require_same_identity`.
+    """
+    temporary = directory.with_name(f".{directory.name}.tmp")
+    if world.is_main:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+    barrier()
+    _write_rank_part(temporary, state, world)
+    if world.is_main:
+        _write_common_part(temporary, state, identity)
+    barrier()
+    if world.is_main:
+        write_json(temporary / names.MANIFEST, names.make_manifest(temporary, state.step, world.size))
+        sync_directory(temporary)
+        _replace_directory(temporary, directory)
+    barrier()
+
+
+def load(directory: Path, state: TrainingState, identity: Mapping[str, Any], world: World) -> None:
+    """Bring `state` and this rank's generators to where the checkpoint was written.
+
+    Raises CheckpointError, before anything is changed, when a file is missing or altered or the identity differs.
+    """
+    names.verify(directory)
+    common = read_json(directory / names.COMMON)
+    names.require_same_identity(directory, common["identity"], identity)
+    state.model.load_state_dict(load_tensors(directory / names.MODEL))
+    _load_optimizer(state, common["optimizer"], load_tensors(directory / names.OPTIMIZER))
+    rank_part = read_json(directory / names.rank_state(world.rank))
+    state.history[:] = common["history"]
+    state.rank_history[:] = rank_part["history"]
+    # Last: building a model and an optimizer draws numbers, and nothing may draw between here and the next window.
+    _restore_generators(rank_part, load_tensors(directory / names.rank_tensors(world.rank)))
+
+
+def _write_common_part(directory: Path, state: TrainingState, identity: Mapping[str, Any]) -> None:
+    tensors, scalars = _split_optimizer(state)
+    save_tensors(directory / names.MODEL, state.model.state_dict())
+    save_tensors(directory / names.OPTIMIZER, tensors)
+    common = {"identity": dict(identity), "optimizer": scalars, "history": state.history}
+    write_json(directory / names.COMMON, common)
+
+
+def _write_rank_part(directory: Path, state: TrainingState, world: World) -> None:
+    _, python_state, gauss_next = random.getstate()
+    generators = {"torch_cpu": torch.get_rng_state()}
+    if world.device.startswith("cuda"):
+        generators["torch_cuda"] = torch.cuda.get_rng_state()
+    save_tensors(directory / names.rank_tensors(world.rank), generators)
+    rank_part = {
+        "rank": world.rank,
+        "python": [list(python_state), gauss_next],
+        "numpy": _numpy_state(),
+        "history": state.rank_history,
+    }
+    write_json(directory / names.rank_state(world.rank), rank_part)
+
+
+def _restore_generators(rank_part: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
+    python_state, gauss_next = rank_part["python"]
+    random.setstate((random.getstate()[0], tuple(python_state), gauss_next))
+    kind, keys, *rest = rank_part["numpy"]
+    numpy.random.set_state((kind, numpy.array(keys, dtype=numpy.uint32), *rest))
+    torch.set_rng_state(tensors["torch_cpu"])
+    if "torch_cuda" in tensors:
+        torch.cuda.set_rng_state(tensors["torch_cuda"])
+
+
+def _numpy_state() -> list[Any]:
+    kind, keys, position, has_gauss, cached_gaussian = numpy.random.get_state(legacy=True)
+    return [kind, keys.tolist(), int(position), int(has_gauss), float(cached_gaussian)]
+
+
+def _parameter_names(state: TrainingState) -> list[str]:
+    """Names in the optimizer's order, which is how its state_dict counts parameters."""
+    name_of = {id(parameter): name for name, parameter in state.model.named_parameters()}
+    return [name_of[id(parameter)] for group in state.optimizer.param_groups for parameter in group["params"]]
+
+
+def _split_optimizer(state: TrainingState) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """The optimizer's state by parameter name: tensors under `NAME/KEY`, everything else for JSON."""
+    parameter_names = _parameter_names(state)
+    document = state.optimizer.state_dict()
+    tensors: dict[str, torch.Tensor] = {}
+    scalars: dict[str, Any] = {}
+    for index, entries in document["state"].items():
+        for key, value in entries.items():
+            target: dict[str, Any] = tensors if isinstance(value, torch.Tensor) else scalars
+            target[f"{parameter_names[index]}/{key}"] = value
+    groups = [group | {"params": [parameter_names[i] for i in group["params"]]} for group in document["param_groups"]]
+    return tensors, {"state": scalars, "param_groups": groups}
+
+
+def _load_optimizer(state: TrainingState, scalars: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
+    index_of = {name: index for index, name in enumerate(_parameter_names(state))}
+    per_parameter: dict[int, dict[str, Any]] = {}
+    for path, value in {**tensors, **scalars["state"]}.items():
+        name, _, key = path.rpartition("/")
+        per_parameter.setdefault(index_of[name], {})[key] = value
+    groups = [group | {"params": [index_of[name] for name in group["params"]]} for group in scalars["param_groups"]]
+    state.optimizer.load_state_dict({"state": per_parameter, "param_groups": groups})
+
+
+def _replace_directory(source: Path, target: Path) -> None:
+    """Give `source` the name `target`. A directory that had it is put aside first and removed after."""
+    aside = target.with_name(f".{target.name}.old")
+    shutil.rmtree(aside, ignore_errors=True)
+    if target.exists():
+        os.rename(target, aside)
+    os.rename(source, target)
+    sync_directory(target.parent)
+    shutil.rmtree(aside, ignore_errors=True)
+
+

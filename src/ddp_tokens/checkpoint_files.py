@@ -1,0 +1,67 @@
+"""The files of a checkpoint, and whether they are whole. No torch: checks and listings need no tensor.
+
+    step-0050/
+      model.safetensors optimizer.safetensors common.json      the same for all ranks
+      rank-R.safetensors rank-R.json                           generators and sampler history of rank R
+      manifest.json                                            SHA-256 of every other file; written last
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ddp_tokens.errors import CheckpointError, EvidenceError
+from ddp_tokens.files import read_json, sha256
+
+MANIFEST = "manifest.json"
+MODEL = "model.safetensors"
+OPTIMIZER = "optimizer.safetensors"
+COMMON = "common.json"
+
+
+def rank_tensors(rank: int) -> str:
+    return f"rank-{rank}.safetensors"
+
+
+def rank_state(rank: int) -> str:
+    return f"rank-{rank}.json"
+
+
+def expected_files(world_size: int) -> list[str]:
+    of_ranks = [name for rank in range(world_size) for name in (rank_tensors(rank), rank_state(rank))]
+    return sorted([MODEL, OPTIMIZER, COMMON, *of_ranks])
+
+
+def make_manifest(directory: Path, step: int, world_size: int) -> dict[str, Any]:
+    digests = {name: sha256(directory / name) for name in expected_files(world_size)}
+    return {"step": step, "world_size": world_size, "sha256": digests}
+
+
+def verify(directory: Path | str) -> dict[str, Any]:
+    """Return the manifest. Raises CheckpointError, naming the file, when one is missing, unexpected or altered."""
+    directory = Path(directory)
+    if not directory.is_dir():
+        raise CheckpointError(f"{directory} does not exist: give the path of a checkpoint such as runs/interrupt/step-0050")
+    if not (directory / MANIFEST).is_file():
+        raise CheckpointError(f"{directory} is incomplete, it has no {MANIFEST}: use another checkpoint")
+    try:
+        manifest: dict[str, Any] = read_json(directory / MANIFEST)
+        recorded, names = manifest["sha256"], expected_files(manifest["world_size"])
+    except (EvidenceError, KeyError, TypeError):
+        raise CheckpointError(f"{directory / MANIFEST} is damaged: use another checkpoint") from None
+    for name in names:
+        if name not in recorded or not (directory / name).is_file():
+            raise CheckpointError(f"{directory} is incomplete, {name} is missing: use another checkpoint")
+        if sha256(directory / name) != recorded[name]:
+            raise CheckpointError(f"{directory / name} was altered (its SHA-256 is not the manifest's): use another checkpoint")
+    return manifest
+
+
+def require_same_identity(directory: Path | str, written: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Raises CheckpointError, naming the setting, when a checkpoint belongs to another experiment."""
+    for name in sorted(set(written) | set(now)):
+        if written.get(name) != now.get(name):
+            raise CheckpointError(
+                f"{directory} was written with {name} {written.get(name)}, this run has {now.get(name)}: "
+                "resume with the same settings, or start anew"
+            )

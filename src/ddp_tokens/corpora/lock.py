@@ -1,0 +1,88 @@
+"""The corpus as a file, and the lock that says what it held when it was prepared."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ddp_tokens.config import Corpus, OwnRows
+from ddp_tokens.corpora.rows import SPLITS, UNSUPERVISED, Row, supervised
+from ddp_tokens.errors import CorpusError
+from ddp_tokens.files import json_line, read_json, read_json_lines, replacing, sha256, write_json
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a model must cover: ids 0..vocabulary-1, labels 0..classes-1, sequences of up to `positions` tokens."""
+
+    vocabulary: int
+    classes: int
+    positions: int
+
+
+def write_corpus(rows: Iterable[Row], corpus: Corpus, rows_path: Path | str, lock_path: Path | str) -> list[Row]:
+    """Write rows and lock; return the training rows. One pass; nothing is written when a row is refused."""
+    counts = {split: {"rows": 0, "tokens": 0, "supervised": 0} for split in SPLITS}
+    largest_token = largest_label = longest = 0
+    training = []
+    with replacing(rows_path) as stream:
+        for row in rows:
+            stream.write(json_line(row.record()).encode())
+            of_split = counts[row.split]
+            of_split["rows"] += 1
+            of_split["tokens"] += len(row.tokens)
+            of_split["supervised"] += supervised(row)
+            largest_token = max(largest_token, *row.tokens)
+            largest_label = max(largest_label, *row.labels)
+            longest = max(longest, len(row.tokens))
+            if row.split == "train":
+                training.append(row)
+        _require_supervised(counts, corpus)
+    measured = Shape(largest_token + 1, largest_label + 1, longest)
+    lock = {"corpus_sha256": sha256(rows_path), "counts": counts, "shape": vars(_shape(corpus, measured))}
+    if isinstance(corpus, OwnRows):
+        lock["source_sha256"] = sha256(corpus.path)
+    write_json(lock_path, lock)
+    return training
+
+
+def read_corpus(rows_path: Path | str, lock_path: Path | str) -> tuple[dict[str, Row], dict[str, Any]]:
+    """Rows by id, in file order, and the lock. Raises CorpusError when the rows are not those that were locked."""
+    lock = read_lock(rows_path, lock_path)
+    return {record["id"]: Row.from_record(record) for record in read_json_lines(rows_path)}, lock
+
+
+def read_lock(rows_path: Path | str, lock_path: Path | str) -> dict[str, Any]:
+    """Raises CorpusError when a file is missing or the rows are not those that were locked."""
+    for path in (rows_path, lock_path):
+        if not Path(path).is_file():
+            raise CorpusError(f"{path} does not exist: run prepare first")
+    lock = read_json(lock_path)
+    if sha256(rows_path) != lock["corpus_sha256"]:
+        raise CorpusError(f"{rows_path} has changed since prepare (its SHA-256 is not the one in {lock_path}): prepare again")
+    return lock
+
+
+def require_same_source(corpus: Corpus, lock: dict[str, Any], lock_path: Path | str) -> None:
+    """Raises CorpusError when the user's own file is no longer the one that was prepared."""
+    if isinstance(corpus, OwnRows) and Path(corpus.path).is_file():
+        if sha256(corpus.path) != lock.get("source_sha256"):
+            raise CorpusError(f"{corpus.path} has changed since prepare (its SHA-256 is not the one in {lock_path}): prepare again")
+
+
+def shape_in(lock: dict[str, Any]) -> Shape:
+    return Shape(**lock["shape"])
+
+
+def _shape(corpus: Corpus, measured: Shape) -> Shape:
+    """The generated corpus states its shape, so that the model's size does not depend on the luck of the draw."""
+    if isinstance(corpus, OwnRows):
+        return Shape(measured.vocabulary, corpus.classes or measured.classes, measured.positions)
+    return Shape(corpus.vocabulary, corpus.classes, corpus.max_length)
+
+
+def _require_supervised(counts: dict[str, dict[str, int]], corpus: Corpus) -> None:
+    source = corpus.path if isinstance(corpus, OwnRows) else "the generated corpus"
+    for split in ("train", "test"):
+        if not counts[split]["supervised"]:
+            raise CorpusError(f"{source} has no supervised token (label other than {UNSUPERVISED}) in split '{split}'")

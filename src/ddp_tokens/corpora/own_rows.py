@@ -1,0 +1,96 @@
+"""A user's own rows from a JSONL file, read in one pass and validated row by row."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from ddp_tokens.config import OwnRows
+from ddp_tokens.corpora.rows import SPLITS, UNSUPERVISED, Row
+from ddp_tokens.errors import CorpusError
+
+FIELDS = ("id", "split", "tokens", "labels")
+
+
+def read(corpus: OwnRows) -> Iterator[Row]:
+    """Tokens are integers from 0, or strings, which are numbered in the order in which they first appear.
+
+    Raises CorpusError, naming file, line and id: broken JSON, a missing or unknown field, an unknown split, a duplicate
+    id, no token, labels that are not one per token, a token or label of a wrong type or out of range.
+    """
+    seen: set[str] = set()
+    numbers: dict[str, int] = {}
+    for where, record in _records(corpus.path):
+        try:
+            row_id = _checked_id(record, seen)
+            where = f"{where}, id '{row_id}'"
+            tokens = _checked_tokens(record["tokens"], numbers)
+            labels = _checked_labels(record["labels"], len(tokens), corpus.classes)
+        except ValueError as error:
+            raise CorpusError(f"{where}: {error}") from None
+        yield Row(row_id, record["split"], tokens, labels)
+    if not seen:
+        raise CorpusError(f"{corpus.path} holds no row")
+
+
+def _records(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    try:
+        with open(path, encoding="utf-8") as stream:
+            for number, line in enumerate(stream, start=1):
+                where = f"{path}, line {number}"
+                try:
+                    record = json.loads(line)
+                except ValueError as error:
+                    raise CorpusError(f"{where}: broken JSON ({error})") from None
+                if not isinstance(record, dict):
+                    raise CorpusError(f"{where}: a row must be a JSON object with the fields {', '.join(FIELDS)}")
+                yield where, record
+    except OSError as error:
+        raise CorpusError(f"corpus.path {path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise CorpusError(f"{path} is not UTF-8 text: {error}") from None
+
+
+def _checked_id(record: dict[str, Any], seen: set[str]) -> str:
+    row_id = record.get("id")
+    if not isinstance(row_id, str) or not row_id:
+        raise ValueError(f"the field id must be a non-empty string, not {row_id!r}")
+    missing = [name for name in FIELDS if name not in record]
+    unknown = sorted(set(record) - set(FIELDS))
+    if missing or unknown:
+        problem = f"field '{missing[0]}' is missing" if missing else f"unknown field '{unknown[0]}'"
+        raise ValueError(f"{problem} (id '{row_id}')")
+    if row_id in seen:
+        raise ValueError(f"duplicate id '{row_id}'; every row needs its own")
+    if record["split"] not in SPLITS:
+        raise ValueError(f"split {record['split']!r} is not one of {', '.join(SPLITS)} (id '{row_id}')")
+    seen.add(row_id)
+    return row_id
+
+
+def _checked_tokens(tokens: Any, numbers: dict[str, int]) -> tuple[int, ...]:
+    if not isinstance(tokens, list) or not tokens:
+        raise ValueError("the row has no token; tokens must be a list of at least one")
+    if all(isinstance(token, str) for token in tokens):
+        return tuple(numbers.setdefault(token, len(numbers)) for token in tokens)
+    for token in tokens:
+        if not _is_integer(token) or token < 0:
+            raise ValueError(f"token {token!r} is not an integer from 0, nor are all tokens strings")
+    if numbers:
+        raise ValueError("tokens are integers here and strings in an earlier row; use one kind")
+    return tuple(tokens)
+
+
+def _checked_labels(labels: Any, number_of_tokens: int, classes: int | None) -> tuple[int, ...]:
+    if not isinstance(labels, list) or len(labels) != number_of_tokens:
+        number = len(labels) if isinstance(labels, list) else "no"
+        raise ValueError(f"{number} labels for {number_of_tokens} tokens; one label per token is needed")
+    for label in labels:
+        outside = not _is_integer(label) or label < 0 or (classes is not None and label >= classes)
+        if outside and label != UNSUPERVISED:
+            allowed = f"0 to {classes - 1}" if classes else "the integers from 0"
+            raise ValueError(f"label {label!r} is outside the classes, {allowed} (or {UNSUPERVISED}: not supervised)")
+    return tuple(labels)
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

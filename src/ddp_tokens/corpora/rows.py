@@ -1,0 +1,38 @@
+"""One row of a corpus, and what it adds to the denominator."""
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+UNSUPERVISED = -100
+SPLITS = ("train", "validation", "test")
+
+
+@dataclass(frozen=True)
+class Row:
+    """`tokens` and `labels` have one entry per position; a label of -100 is not supervised."""
+
+    id: str
+    split: str
+    tokens: tuple[int, ...]
+    labels: tuple[int, ...]
+
+    @classmethod
+    def from_record(cls, record: dict[str, Any]) -> "Row":
+        return cls(record["id"], record["split"], tuple(record["tokens"]), tuple(record["labels"]))
+
+    def record(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def unsupervised(self) -> "Row":
+        """The same tokens with no label that counts."""
+        return replace(self, labels=(UNSUPERVISED,) * len(self.labels))
+
+
+def supervised(row: Row) -> int:
+    """Units that this row adds to the denominator: positions whose label is not -100."""
+    return sum(label != UNSUPERVISED for label in row.labels)
+
+
+def supervised_in(rows: Iterable[Row]) -> int:
+    return sum(supervised(row) for row in rows)

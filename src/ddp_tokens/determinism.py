@@ -1,0 +1,27 @@
+"""Same inputs, same bits: threads, deterministic algorithms and generators, set in one place."""
+
+import os
+import random
+
+import numpy
+import torch
+
+RANK_SEED_OFFSET = 1000
+
+
+def make_deterministic(threads: int) -> None:
+    """Call before the first operation: the number of threads is part of the order in which sums are taken."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(True)
+    # On CUDA the backward passes of these two attention kernels add in an order that varies.
+    torch.backends.cuda.enable_flash_sdp(False)
+    torch.backends.cuda.enable_mem_efficient_sdp(False)
+
+
+def seed_rank(seed: int, rank: int) -> None:
+    """Seed every generator, differently on each rank, so that ranks drop out different units."""
+    of_rank = seed + RANK_SEED_OFFSET + rank
+    random.seed(of_rank)
+    numpy.random.seed(of_rank % 2**32)
+    torch.manual_seed(of_rank)

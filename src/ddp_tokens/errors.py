@@ -1,0 +1,53 @@
+"""Every error that a user can meet. Each message names the file, field, rank or id, and what to do.
+
+UserError
+├── ConfigError            a setting is unknown, of the wrong type, or contradicts another
+├── CorpusError            a row, or the corpus against its lock
+├── PlanError              the plan cannot be made, or does not belong to this experiment
+├── NormalizationError     a denominator that is not positive
+│   └── EmptyWindowError   no supervised unit on any rank in a window
+├── LaunchError            ranks were started in another way than the experiment says
+├── CheckpointError        a checkpoint is missing, incomplete, altered, or of another experiment
+├── UnprovenGradientError  training was asked for although a verdict is not as expected
+└── EvidenceError          a file that a check or a figure reads is missing or malformed
+"""
+
+
+class UserError(Exception):
+    """One sentence for the user; entry points print it and exit with code 2."""
+
+
+class ConfigError(UserError):
+    pass
+
+
+class CorpusError(UserError):
+    pass
+
+
+class PlanError(UserError):
+    pass
+
+
+class NormalizationError(UserError):
+    pass
+
+
+class EmptyWindowError(NormalizationError):
+    pass
+
+
+class LaunchError(UserError):
+    pass
+
+
+class CheckpointError(UserError):
+    pass
+
+
+class UnprovenGradientError(UserError):
+    pass
+
+
+class EvidenceError(UserError):
+    pass

@@ -1,0 +1,95 @@
+"""Files written whole or not at all, and read with an error that names them."""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from ddp_tokens.errors import EvidenceError
+
+
+@contextmanager
+def replacing(path: Path | str) -> Iterator[IO[bytes]]:
+    """Yield a temporary file that takes the name `path`, synced to disk, once the block ends without error."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def sync_directory(path: Path | str) -> None:
+    """Make the names inside a directory durable (fsync of the file alone does not)."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_bytes(path: Path | str, data: bytes) -> None:
+    with replacing(path) as stream:
+        stream.write(data)
+
+
+def write_text(path: Path | str, text: str) -> None:
+    write_bytes(path, text.encode())
+
+
+def to_json(value: Any) -> str:
+    return json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n"
+
+
+def write_json(path: Path | str, value: Any) -> None:
+    write_text(path, to_json(value))
+
+
+def write_json_lines(path: Path | str, records: Iterable[dict[str, Any]]) -> None:
+    write_text(path, "".join(json_line(record) for record in records))
+
+
+def json_line(record: dict[str, Any]) -> str:
+    return json.dumps(record, sort_keys=True, allow_nan=False) + "\n"
+
+
+def read_json(path: Path | str) -> Any:
+    """Raise EvidenceError, naming the file, when it is missing or is not JSON."""
+    try:
+        return json.loads(Path(path).read_text())
+    except FileNotFoundError:
+        raise EvidenceError(f"{path} does not exist; run the step that makes it") from None
+    except ValueError as error:
+        raise EvidenceError(f"{path} is not valid JSON ({error}); delete it and make it again") from None
+
+
+def read_json_lines(path: Path | str) -> list[dict[str, Any]]:
+    """Raise EvidenceError, naming file and line, when a line is not JSON."""
+    records = []
+    try:
+        with open(path, encoding="utf-8") as stream:
+            for number, line in enumerate(stream, start=1):
+                records.append(json.loads(line))
+    except FileNotFoundError:
+        raise EvidenceError(f"{path} does not exist; run the step that makes it") from None
+    except ValueError as error:
+        raise EvidenceError(f"{path}, line {number}: not valid JSON ({error})") from None
+    return records
+
+
+def sha256(path: Path | str) -> str:
+    with open(path, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def digests(paths: Iterable[Path | str]) -> dict[str, str]:
+    """Path -> SHA-256, sorted by path: the `evidence` of a verdict."""
+    return {str(path): sha256(path) for path in sorted(paths, key=str)}

@@ -1,0 +1,103 @@
+"""Gradients as DDP leaves them, for every formula and dtype, and the refusal of an empty window.
+
+Started by the launcher: torchrun --standalone --nproc-per-node=W -m ddp_tokens.gradients --config EXPERIMENT.yaml
+"""
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from ddp_tokens.config import Experiment
+from ddp_tokens.corpora.rows import Row
+from ddp_tokens.determinism import make_deterministic
+from ddp_tokens.distributed import process_group, wrap_for_ddp
+from ddp_tokens.errors import EmptyWindowError
+from ddp_tokens.files import write_json
+from ddp_tokens.inputs import Prepared, initial_model, read_prepared
+from ddp_tokens.layout import Layout
+from ddp_tokens.normalization import MEAN_OF_MEANS, TOKEN_MEAN, global_token_loss, mean_of_means_loss
+from ddp_tokens.options import parse, run_as_program
+from ddp_tokens.plan import windows_to_compare
+from ddp_tokens.reference import DTYPES, gradients_of, named_gradients
+from ddp_tokens.tensors import save_tensors
+from ddp_tokens.window import accumulate, count_window
+from ddp_tokens.workloads import Workload, load
+from ddp_tokens.world import World, world_from_environment
+
+PROGRAM = "ddp_tokens.gradients"
+Microbatches = Sequence[Sequence[Row]]
+
+
+def main(arguments: Sequence[str]) -> int:
+    experiment, at, _ = parse(PROGRAM, arguments, "gradients", description=__doc__)
+    world = world_from_environment(os.environ, experiment.device, experiment.world_size)
+    make_deterministic(experiment.threads_per_rank)
+    prepared = read_prepared(experiment, at)
+    workload = load(experiment.workload)
+    with process_group(world, experiment.resolved_backend, experiment.timeout_s):
+        for dtype_name, dtype in DTYPES.items():
+            bare = initial_model(experiment, workload, prepared.shape, at.initial, world.device, dtype)
+            model = wrap_for_ddp(bare, world)
+            dumps = gradient_dumps(model, workload, prepared, world)
+            if world.is_main:
+                for formula, dump in dumps.items():
+                    save_tensors(at.gradients(formula, dtype_name), dump)
+        refusal = refuse_empty_window(model, workload, _microbatches(prepared, 0, world), world)
+        write_json(at.zero_window / f"rank-{world.rank}.json", refusal)
+    return 0
+
+
+def gradient_dumps(
+    model: DistributedDataParallel, workload: Workload, prepared: Prepared, world: World
+) -> dict[str, dict[str, torch.Tensor]]:
+    """Formula -> gradients by CASE/PARAMETER, as every rank holds them after DDP's averaging, dropout off."""
+    model.eval()
+    dumps: dict[str, dict[str, torch.Tensor]] = {TOKEN_MEAN: {}, MEAN_OF_MEANS: {}}
+    for case, index in windows_to_compare(prepared.plan, prepared.rows).items():
+        microbatches = _microbatches(prepared, index, world)
+        for formula, dump in dumps.items():
+            normalize = normalization(formula, microbatches, index, world)
+            accumulate(model, workload, [workload.collate(rows, world.device) for rows in microbatches], normalize)
+            dump |= named_gradients(case, gradients_of(model.module))
+    return dumps
+
+
+def normalization(
+    formula: str, microbatches: Microbatches, index: int, world: World
+) -> Callable[[torch.Tensor], torch.Tensor]:
+    """What turns a microbatch's loss sum into the loss to backpropagate. One all-reduce."""
+    local, total = count_window(microbatches, f"window {index + 1}", world.device)
+    if formula == TOKEN_MEAN:
+        return partial(global_token_loss, global_count=total, world_size=world.size)
+    return partial(mean_of_means_loss, local_count=local)
+
+
+def refuse_empty_window(
+    model: DistributedDataParallel, workload: Workload, microbatches: Microbatches, world: World
+) -> dict[str, object]:
+    """Take a window whose labels are all ignored through the same functions as training does; record what happens."""
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    emptied = [[row.unsupervised() for row in rows] for rows in microbatches]
+    message = None
+    try:
+        _, total = count_window(emptied, "window 1, with all of its labels ignored,", world.device)
+        normalize = partial(global_token_loss, global_count=total, world_size=world.size)
+        accumulate(model, workload, [workload.collate(rows, world.device) for rows in emptied], normalize)
+        optimizer.step()
+    except EmptyWindowError as error:
+        message = str(error)
+    moved = any(not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    return {"rank": world.rank, "world_size": world.size, "error": message, "parameters_moved": moved}
+
+
+def _microbatches(prepared: Prepared, index: int, world: World) -> list[list[Row]]:
+    return [[prepared.rows[row_id] for row_id in microbatch] for microbatch in prepared.plan[index][world.rank]]
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_as_program(PROGRAM, main, sys.argv[1:]))

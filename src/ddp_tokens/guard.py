@@ -1,0 +1,35 @@
+"""Nothing trains on an unproven gradient."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from ddp_tokens.errors import UnprovenGradientError
+from ddp_tokens.files import read_json, sha256
+
+
+def unproven(verdict_files: Iterable[Path]) -> list[str]:
+    """One sentence per verdict file that does not prove what it should: missing, outdated, or not as expected."""
+    return [problem for path in verdict_files if (problem := _problem(path))]
+
+
+def require_proven(verdict_files: Iterable[Path], train_anyway: bool) -> list[str]:
+    """Raises UnprovenGradientError unless every verdict there is is as expected, or `train_anyway` is set.
+
+    Returns what a reader must be told all the same. A missing verdict is told, not refused: by hand, training may
+    come first, while the rules have both verdicts as inputs.
+    """
+    files = list(verdict_files)
+    problems = unproven(path for path in files if path.is_file())
+    if problems and not train_anyway:
+        raise UnprovenGradientError(f"{problems[0]}: training is refused; set train_anyway to train all the same")
+    return problems + [f"{path} does not exist: the gradient of this run is not proven" for path in files if not path.is_file()]
+
+
+def _problem(path: Path) -> str | None:
+    for verdict in read_json(path)["verdicts"]:
+        if verdict["outcome"] != verdict["expected"]:
+            return f"{path}: case '{verdict['case']}' is {verdict['outcome']}, expected {verdict['expected']}"
+        for evidence, digest in verdict["evidence"].items():
+            if not Path(evidence).is_file() or sha256(evidence) != digest:
+                return f"{path}: case '{verdict['case']}' was judged on another {evidence}, check again"
+    return None

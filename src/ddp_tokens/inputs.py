@@ -1,0 +1,53 @@
+"""What every step with tensors starts from: the locked corpus, the plan, the initial weights."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ddp_tokens.config import Experiment
+from ddp_tokens.corpora.lock import Shape, read_corpus, require_same_source, shape_in
+from ddp_tokens.corpora.rows import Row
+from ddp_tokens.errors import EvidenceError
+from ddp_tokens.layout import Layout
+from ddp_tokens.plan import Plan, read_plan
+from ddp_tokens.steps import dump
+from ddp_tokens.tensors import load_tensors
+from ddp_tokens.workloads import Workload
+
+
+@dataclass(frozen=True)
+class Prepared:
+    rows: Mapping[str, Row]
+    lock: Mapping[str, Any]
+    plan: Plan
+
+    @property
+    def shape(self) -> Shape:
+        return shape_in(self.lock)
+
+
+def read_prepared(experiment: Experiment, at: Layout) -> Prepared:
+    """Raises CorpusError or PlanError when they are missing, altered, or made for other settings than this view's."""
+    rows, lock = read_corpus(at.rows, at.lock)
+    settings = dump(experiment)
+    if "corpus" in settings:
+        require_same_source(experiment.corpus, lock, at.lock)
+    return Prepared(rows, lock, read_plan(at.plan, lock["corpus_sha256"], settings))
+
+
+def initial_model(
+    experiment: Experiment, workload: Workload, shape: Shape, weights: Path, device: str, dtype: torch.dtype
+) -> torch.nn.Module:
+    """A model with the weights of a file, never with "the same seed"."""
+    if not weights.is_file():
+        raise EvidenceError(f"{weights} does not exist: run reference first")
+    model = workload.build_model(experiment.model, shape)
+    tensors = load_tensors(weights)
+    expected = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+    if {name: tuple(value.shape) for name, value in tensors.items()} != expected:
+        raise EvidenceError(f"{weights} does not fit the model of this experiment: run reference again")
+    model.load_state_dict(tensors)
+    return model.to(device=device, dtype=dtype)

@@ -1,0 +1,75 @@
+"""Start the ranks of one host by torch's elastic agent, as forked copies of one process that has imported torch.
+
+    python -m ddp_tokens.launch --nproc-per-node=2 -m ddp_tokens.train --config config/minimum.yaml
+
+sets the same variables as `torchrun --standalone` does. torchrun imports torch once per rank and once for itself, and
+each rank imports torch's compiler when it first makes an optimizer; here that happens once. CPU only: a forked process
+cannot use CUDA.
+"""
+
+import argparse
+import importlib
+import logging
+import sys
+import traceback
+import uuid
+from collections.abc import Sequence
+
+from ddp_tokens.options import run_as_program
+
+AGENT_LOGGER = "torch.distributed.elastic.multiprocessing.api"
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="ddp_tokens.launch", description=__doc__, allow_abbrev=False)
+    parser.add_argument("--nproc-per-node", type=int, required=True, help="number of ranks")
+    parser.add_argument("-m", dest="module", required=True, help="a module with main(arguments) -> exit code")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="passed on to the module")
+    own = parser.parse_args(arguments)
+    return launch(own.module, own.arguments, own.nproc_per_node)
+
+
+def launch(module: str, arguments: Sequence[str], ranks: int) -> int:
+    """Run `module`.main(arguments) in `ranks` processes; return the exit code of the first that failed, or 0."""
+    import torch._dynamo  # noqa: F401  (imported once here, instead of by the optimizer in every rank)
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    importlib.import_module(module)
+    # A rank has said what is wrong by itself; the agent would add a page about the same exit code.
+    logging.getLogger(AGENT_LOGGER).setLevel(logging.CRITICAL)
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=ranks,
+        run_id=str(uuid.uuid4()),
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        start_method="fork",
+        max_restarts=0,
+        monitor_interval=0.1,
+    )
+    try:
+        elastic_launch(config, _run_rank)(module, list(arguments))
+    except ChildFailedError as error:
+        rank, failure = error.get_first_failure()
+        if failure.exitcode < 0:
+            print(f"ddp_tokens.launch: rank {rank} was ended by signal {-failure.exitcode}", file=sys.stderr)
+            return 1
+        return failure.exitcode
+    return 0
+
+
+def _run_rank(module: str, arguments: Sequence[str]) -> None:
+    try:
+        code = run_as_program(module, importlib.import_module(module).main, arguments)
+    except Exception:
+        traceback.print_exc()
+        code = 1
+    sys.stderr.flush()
+    if code:
+        sys.exit(code)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

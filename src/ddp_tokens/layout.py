@@ -1,0 +1,66 @@
+"""Where each file of an experiment lies below the results folder."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Layout:
+    """`root` is results/EXP."""
+
+    root: Path
+
+    @property
+    def rows(self) -> Path:
+        return self.root / "corpus" / "rows.jsonl"
+
+    @property
+    def lock(self) -> Path:
+        return self.root / "corpus" / "lock.json"
+
+    @property
+    def plan(self) -> Path:
+        return self.root / "plan.json"
+
+    @property
+    def initial(self) -> Path:
+        return self.root / "initial.safetensors"
+
+    def reference(self, dtype: str) -> Path:
+        return self.root / "reference" / f"{dtype}.safetensors"
+
+    def gradients(self, formula: str, dtype: str) -> Path:
+        return self.root / "gradients" / f"{formula}.{dtype}.safetensors"
+
+    @property
+    def zero_window(self) -> Path:
+        return self.root / "zero_window"
+
+    def check(self, name: str) -> Path:
+        return self.root / "checks" / f"{name}.json"
+
+    def run(self, name: str) -> Path:
+        return self.root / "runs" / name
+
+    def checkpoint(self, run: str, step: int) -> Path:
+        return self.run(run) / checkpoint_name(step)
+
+    @property
+    def evaluation(self) -> Path:
+        return self.root / "evaluation.json"
+
+    @property
+    def exercise(self) -> Path:
+        return self.root / "exercise.json"
+
+    @property
+    def figures(self) -> Path:
+        return self.root / "figures"
+
+    @property
+    def summary(self) -> Path:
+        return self.root / "summary.json"
+
+
+def checkpoint_name(step: int) -> str:
+    return f"step-{step:04d}"

@@ -1,0 +1,81 @@
+"""Command lines: `--config` or `--settings`, and one generated flag for every field of the experiment."""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ddp_tokens.config import Experiment, load_experiment
+from ddp_tokens.errors import UserError
+from ddp_tokens.layout import Layout
+from ddp_tokens.steps import read_settings, view
+
+USER_ERROR = 2
+
+
+def parse(
+    program: str,
+    arguments: Sequence[str],
+    step: str | Callable[[argparse.Namespace], str],
+    add_arguments: Callable[[argparse.ArgumentParser], None] = lambda parser: None,
+    description: str | None = None,
+) -> tuple[Experiment, Layout, argparse.Namespace]:
+    """The experiment as the step sees it, where its files are, and the command's own arguments.
+
+    `step` may depend on the parsed arguments, as training's does on --continuous and --resume.
+    Raises ConfigError for what is wrong with a field; exits with code 2 for an unknown flag.
+    """
+    parser = argparse.ArgumentParser(prog=program, description=description, allow_abbrev=False, add_help=False)
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--config", type=Path, help="an experiment's YAML file")
+    source.add_argument("--settings", type=Path, help="results/EXP/settings/STEP.json, as the rules pass it")
+    parser.add_argument("--results", type=Path, default=Path("results"), help="results folder (default: results)")
+    add_arguments(parser)
+    wants_help = not {"-h", "--help"}.isdisjoint(arguments)
+    if wants_help:
+        parser.print_help()
+        print("\nEvery field of the experiment is a flag too:\n")
+    own, rest = (argparse.Namespace(), ["--help"]) if wants_help else parser.parse_known_args(arguments)
+    overrides = parse_field_flags(program, rest) if rest else {}
+    if own.settings:
+        if overrides:
+            parser.error(f"--settings holds every field already; {rest[0]} goes with --config")
+        experiment = read_settings(own.settings)
+    else:
+        experiment = view(load_experiment(own.config, overrides), step if isinstance(step, str) else step(own))
+    return experiment, Layout(own.results / experiment.name), own
+
+
+def parse_field_flags(program: str, arguments: Sequence[str]) -> dict[str, object]:
+    """The fields that flags such as --world-size 4 or --optimizer.lr 0.1 set, nested like the YAML file."""
+    from pydantic import create_model
+    from pydantic_settings import BaseSettings, CliSettingsSource
+
+    flags: type[BaseSettings] = create_model("Experiment", __base__=(Experiment, BaseSettings), __doc__=Experiment.__doc__)
+    source: CliSettingsSource[argparse.ArgumentParser] = CliSettingsSource(
+        flags,
+        cli_parse_args=[_with_hyphens(argument) for argument in arguments],
+        cli_prog_name=program,
+        cli_kebab_case=True,
+        cli_implicit_flags=True,
+        cli_hide_none_type=True,
+        cli_avoid_json=True,
+    )
+    return source()
+
+
+def run_as_program(program: str, main: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
+    """Call `main`; a UserError becomes one sentence on standard error and exit code 2."""
+    try:
+        return main(arguments)
+    except UserError as error:
+        print(f"{program}: {error}", file=sys.stderr, flush=True)
+        return USER_ERROR
+
+
+def _with_hyphens(argument: str) -> str:
+    """--world_size is --world-size: the YAML file's spelling works too."""
+    if not argument.startswith("--"):
+        return argument
+    name, equals, value = argument.partition("=")
+    return "--" + name[2:].replace("_", "-") + equals + value

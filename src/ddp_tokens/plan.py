@@ -1,0 +1,83 @@
+"""Who computes which rows when. plan[step][rank][microbatch] -> row ids, for every update of the run."""
+
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ddp_tokens.corpora.rows import Row, supervised_in
+from ddp_tokens.errors import PlanError
+from ddp_tokens.files import read_json
+
+Microbatch = list[str]
+Window = list[list[Microbatch]]
+Plan = list[Window]
+
+PLAN_SEED_OFFSET = 10
+
+
+def pools(rows: Sequence[Row], world_size: int) -> list[list[str]]:
+    """Split row ids, in order of length and id, into one pool per rank: shortest first.
+
+    Every row is in exactly one pool; sizes differ by at most one.
+    """
+    ordered = [row.id for row in sorted(rows, key=lambda row: (len(row.tokens), row.id))]
+    edges = [rank * len(ordered) // world_size for rank in range(world_size + 1)]
+    return [ordered[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+
+
+def make_plan(
+    rows: Sequence[Row], *, seed: int, steps: int, world_size: int, accumulation: int, batch: int
+) -> Plan:
+    """Each rank draws accumulation * batch rows of its pool per window: without replacement inside a window, anew in each.
+
+    Raises PlanError when a pool is too small for one window.
+    """
+    of_rank = pools(rows, world_size)
+    needed = accumulation * batch
+    smallest = min(range(world_size), key=lambda rank: len(of_rank[rank]))
+    if needed > len(of_rank[smallest]):
+        raise PlanError(
+            f"accumulation x batch = {accumulation} x {batch} = {needed} rows per rank and window, but the pool of "
+            f"rank {smallest} holds {len(of_rank[smallest])}: lower batch or accumulation, or give more training rows"
+        )
+    rng = random.Random(seed + PLAN_SEED_OFFSET)
+    plan = []
+    for _ in range(steps):
+        draws = [rng.sample(pool, needed) for pool in of_rank]
+        plan.append([[drawn[i : i + batch] for i in range(0, needed, batch)] for drawn in draws])
+    return plan
+
+
+def counts_per_rank(window: Window, rows: Mapping[str, Row]) -> list[int]:
+    """Supervised units of each rank in one window."""
+    return [supervised_in(rows[row_id] for microbatch in of_rank for row_id in microbatch) for of_rank in window]
+
+
+def windows_to_compare(plan: Plan, rows: Mapping[str, Row]) -> dict[str, int]:
+    """The windows in which gradients are compared: case -> index into the plan.
+
+    `most_unequal` is the window whose counts differ most between ranks; the earliest such, if several.
+    """
+    spread = [max(counts) - min(counts) for counts in (counts_per_rank(window, rows) for window in plan)]
+    return {"first": 0, "most_unequal": spread.index(max(spread))}
+
+
+def plan_document(plan: Plan, settings: Mapping[str, Any], corpus_sha256: str) -> dict[str, Any]:
+    """The content of plan.json: the plan, and what it was made for."""
+    return {"made_for": dict(settings) | {"corpus_sha256": corpus_sha256}, "plan": plan}
+
+
+def read_plan(path: Path | str, corpus_sha256: str, settings: Mapping[str, Any]) -> Plan:
+    """`settings`: what the reader knows of the experiment, by name; where the plan was made for another value, or for
+    another corpus, PlanError names it, as when the plan is missing.
+    """
+    if not Path(path).is_file():
+        raise PlanError(f"{path} does not exist: run prepare first")
+    document = read_json(path)
+    known = dict(settings) | {"corpus_sha256": corpus_sha256}
+    for name, value in document["made_for"].items():
+        if name in known and known[name] != value:
+            raise PlanError(f"{path} was made for {name} {value}, not {known[name]}: prepare again")
+    plan: Plan = document["plan"]
+    return plan

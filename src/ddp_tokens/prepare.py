@@ -1,0 +1,25 @@
+"""Make or read the corpus, lock it, and write down who computes which rows when."""
+
+from pathlib import Path
+
+from ddp_tokens.config import Experiment
+from ddp_tokens.corpora import rows
+from ddp_tokens.corpora.lock import write_corpus
+from ddp_tokens.files import read_json, write_json
+from ddp_tokens.plan import make_plan, plan_document
+from ddp_tokens.steps import PLAN_FIELDS, dump
+
+
+def prepare(experiment: Experiment, rows_path: Path, lock_path: Path, plan_path: Path) -> None:
+    """Raises CorpusError at the first row that is refused, PlanError when a pool is too small for a window."""
+    training = write_corpus(rows(experiment.corpus, experiment.seed), experiment.corpus, rows_path, lock_path)
+    plan = make_plan(
+        training,
+        seed=experiment.seed,
+        steps=experiment.steps,
+        world_size=experiment.world_size,
+        accumulation=experiment.accumulation,
+        batch=experiment.batch,
+    )
+    settings = {name: value for name, value in dump(experiment).items() if name in PLAN_FIELDS}
+    write_json(plan_path, plan_document(plan, settings, read_json(lock_path)["corpus_sha256"]))

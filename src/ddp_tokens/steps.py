@@ -1,0 +1,114 @@
+"""What each step of the chain may read: its settings, its source files and the lock file.
+
+A step receives exactly the fields listed here and no others, so a field that is read but not listed is an error,
+and a changed field, source file or lock reruns the steps that use it. Snakemake sees both through one small file per
+step, results/EXP/settings/STEP.json: content decides, not the time of the last edit.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from ddp_tokens.config import Experiment
+from ddp_tokens.files import read_json, to_json
+from ddp_tokens.sources import SOURCE_ROOT, module_path, source_files
+
+PROJECT_ROOT = SOURCE_ROOT.parent
+LOCK_FILE = PROJECT_ROOT / "envs" / "requirements.lock"
+ALL_FIELDS = tuple(Experiment.model_fields)
+
+
+@dataclass(frozen=True)
+class Step:
+    """`entry`: the file that runs, below the project's root. `fields`: settings that it may read, besides the name."""
+
+    entry: str
+    fields: tuple[str, ...] = ()
+
+
+PLAN_FIELDS = ("seed", "corpus", "steps", "batch", "accumulation", "world_size")
+MODEL_FIELDS = ("workload", "model", "device", "threads_per_rank")
+RANK_FIELDS = ("world_size", "backend", "launcher", "timeout_s")
+TRAIN_FIELDS = tuple(dict.fromkeys((*PLAN_FIELDS, *MODEL_FIELDS, *RANK_FIELDS, "optimizer", "train_anyway")))
+
+
+def _script(name: str, *fields: str) -> Step:
+    return Step(f"workflow_scripts/{name}.py", fields)
+
+
+STEPS = {
+    "prepare": _script("prepare", *PLAN_FIELDS),
+    "reference": _script("reference", "seed", *MODEL_FIELDS),
+    "check_loss": _script("check_loss"),
+    "gradients": Step("src/ddp_tokens/gradients.py", (*MODEL_FIELDS, *RANK_FIELDS)),
+    "check_parity": _script("check_parity", "tolerances"),
+    "check_zero_window": _script("check_zero_window"),
+    "interrupt": Step("src/ddp_tokens/train.py", (*TRAIN_FIELDS, "interrupt_at")),
+    "continuous": Step("src/ddp_tokens/train.py", TRAIN_FIELDS),
+    "resume": Step("src/ddp_tokens/train.py", (*TRAIN_FIELDS, "interrupt_at")),
+    "check_resume": _script("check_resume", "steps", "interrupt_at"),
+    "check_replicas": _script("check_replicas"),
+    "check_checkpoints": _script("check_checkpoints"),
+    "evaluate": _script("evaluate", *MODEL_FIELDS, "batch", "steps"),
+    "exercise": _script("exercise", "exercise"),
+    "figure": _script("figure", "interrupt_at", "tolerances"),
+    "summary": _script("summary", *ALL_FIELDS),
+    "gate": _script("gate"),
+}
+
+
+def view(experiment: Experiment, step: str) -> Experiment:
+    """The experiment as a step sees it; reading any other field raises AttributeError."""
+    return _only({name: getattr(experiment, name) for name in _fields(step)})
+
+
+def settings_document(experiment: Experiment, step: str) -> str:
+    """The content of settings/STEP.json: what the step may read, and what it is made of."""
+    entries = [PROJECT_ROOT / STEPS[step].entry]
+    fields = _fields(step)
+    workload = module_path(f"ddp_tokens.workloads.{experiment.workload}") if "workload" in fields else None
+    if workload:
+        entries.append(workload)
+    values = experiment.model_dump(mode="json", include=set(fields))
+    code = {name: digest for entry in entries for name, digest in _digests_of_sources(entry)}
+    return to_json({"step": step, "settings": values, "code": code, "lock_sha256": _digest(LOCK_FILE)})
+
+
+def read_settings(path: Path | str) -> Experiment:
+    """The view of a step, from its settings file."""
+    values = read_json(path)["settings"]
+    fields = Experiment.model_fields
+    return _only({name: TypeAdapter(fields[name].annotation).validate_python(value) for name, value in values.items()})
+
+
+def dump(experiment: Experiment) -> dict[str, Any]:
+    """The fields that a view holds, as plain JSON values."""
+    return {
+        name: value.model_dump(mode="json") if hasattr(value, "model_dump") else value
+        for name, value in sorted(experiment.__dict__.items())
+    }
+
+
+def _fields(step: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(("name", *STEPS[step].fields)))
+
+
+def _only(values: dict[str, Any]) -> Experiment:
+    experiment = Experiment.model_construct(**values)
+    for name in set(experiment.__dict__) - set(values):
+        del experiment.__dict__[name]
+    return experiment
+
+
+@lru_cache(maxsize=None)
+def _digests_of_sources(entry: Path) -> tuple[tuple[str, str], ...]:
+    return tuple((str(path.relative_to(PROJECT_ROOT)), _digest(path)) for path in source_files(entry))
+
+
+@lru_cache(maxsize=None)
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

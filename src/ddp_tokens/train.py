@@ -1,0 +1,105 @@
+"""Train one run of an experiment: interrupt (by default), continuous, or resume.
+
+Started by the launcher, once per rank: torchrun --standalone --nproc-per-node=W -m ddp_tokens.train --config EXPERIMENT.yaml
+"""
+
+import argparse
+import logging
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from ddp_tokens.checkpoint import TrainingState, load, save
+from ddp_tokens.config import Experiment
+from ddp_tokens.determinism import make_deterministic, seed_rank
+from ddp_tokens.distributed import process_group, wrap_for_ddp
+from ddp_tokens.errors import CheckpointError
+from ddp_tokens.files import sha256, write_json_lines
+from ddp_tokens.guard import require_proven
+from ddp_tokens.inputs import initial_model, read_prepared
+from ddp_tokens.layout import Layout, checkpoint_name
+from ddp_tokens.options import parse, run_as_program
+from ddp_tokens.steps import dump
+from ddp_tokens.tensors import save_tensors
+from ddp_tokens.trainer import build_optimizer, train
+from ddp_tokens.workloads import load as load_workload
+from ddp_tokens.world import World, world_from_environment
+
+PROGRAM = "ddp_tokens.train"
+NOT_IDENTITY = ("interrupt_at", "launcher", "name", "timeout_s", "train_anyway")
+LINES_EVERY = 10
+log = logging.getLogger(PROGRAM)
+
+
+def main(arguments: Sequence[str]) -> int:
+    experiment, at, own = parse(PROGRAM, arguments, _run_name, _add_arguments, __doc__)
+    world = world_from_environment(os.environ, experiment.device, experiment.world_size)
+    logging.basicConfig(level=logging.INFO if world.is_main else logging.ERROR, format="%(message)s", stream=sys.stderr)
+    for warning in require_proven([at.check("loss"), at.check("gradient_parity")], experiment.train_anyway):
+        log.warning("warning: %s", warning)
+    make_deterministic(experiment.threads_per_rank)
+    run_training(experiment, at, world, _run_name(own), own.resume)
+    return 0
+
+
+def run_training(experiment: Experiment, at: Layout, world: World, run: str, resume: Path | None) -> None:
+    """Write runs/RUN/: a checkpoint at the last update, the global history, and per rank its history and parameters."""
+    prepared = read_prepared(experiment, at)
+    identity = run_identity(experiment, at)
+    workload = load_workload(experiment.workload)
+    until = experiment.interrupt_at if run == "interrupt" else experiment.steps
+    with process_group(world, experiment.resolved_backend, experiment.timeout_s):
+        seed_rank(experiment.seed, world.rank)
+        bare = initial_model(experiment, workload, prepared.shape, at.initial, world.device, torch.float32)
+        model = wrap_for_ddp(bare, world)
+        state = TrainingState(bare, build_optimizer(model, experiment.optimizer))
+        if resume is not None:
+            load(resume, state, identity, world)
+            if state.step >= until:
+                raise CheckpointError(f"{resume} is at update {state.step}, so nothing is left to do up to {until}")
+        updates = train(model, state, workload, prepared.plan, prepared.rows, world, until)
+        for record in tqdm(updates, total=until, initial=state.step, disable=None if world.is_main else True):
+            if record["step"] % LINES_EVERY == 0 or record["step"] == until:
+                log.info("update %d of %d: loss %.4f over %d units", record["step"], until, record["loss"], record["units"])
+        write_run(at.run(run), state, identity, world)
+
+
+def write_run(directory: Path, state: TrainingState, identity: dict[str, Any], world: World) -> None:
+    """Every rank calls this; what an earlier run left in the directory goes first."""
+    if world.is_main:
+        for old in directory.glob("step-*"):
+            shutil.rmtree(old)
+    save(directory / checkpoint_name(state.step), state, identity, world)
+    if world.is_main:
+        write_json_lines(directory / "history.jsonl", state.history)
+    write_json_lines(directory / "ranks" / f"rank-{world.rank}.jsonl", state.rank_history)
+    save_tensors(directory / "ranks" / f"state-rank-{world.rank}.safetensors", state.model.state_dict())
+
+
+def run_identity(experiment: Experiment, at: Layout) -> dict[str, Any]:
+    """What two runs must have in common to be the same path: settings, data, order, weights, versions, threads."""
+    settings = {name: value for name, value in dump(experiment).items() if name not in NOT_IDENTITY}
+    files = {"plan.json": sha256(at.plan), "rows.jsonl": sha256(at.rows), "initial.safetensors": sha256(at.initial)}
+    return settings | files | {"torch": torch.__version__, "python": sys.version.split()[0]}
+
+
+def _run_name(own: argparse.Namespace) -> str:
+    if own.continuous:
+        return "continuous"
+    return "resume" if own.resume else "interrupt"
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--continuous", action="store_true", help="train to the last update without stopping")
+    which.add_argument("--resume", type=Path, metavar="PATH", help="a checkpoint, e.g. results/EXP/runs/interrupt/step-0050")
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_as_program(PROGRAM, main, sys.argv[1:]))

@@ -1,0 +1,45 @@
+"""Which rank this process is, as a plain value."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ddp_tokens.errors import LaunchError
+
+TORCHRUN_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+@dataclass(frozen=True)
+class World:
+    """Rank 0 of 1 on the CPU by default: a single process is a world too."""
+
+    rank: int = 0
+    local_rank: int = 0
+    size: int = 1
+    device: str = "cpu"
+
+    @property
+    def is_main(self) -> bool:
+        return self.rank == 0
+
+
+def world_from_environment(environment: Mapping[str, str], device_type: str, expected_size: int) -> World:
+    """Read the variables that torchrun sets for each rank.
+
+    `device_type` is "cpu" or "cuda"; a rank takes the GPU of its local rank.
+    Raises LaunchError when variables are missing, or when the number of ranks is not the experiment's.
+    """
+    missing = [name for name in TORCHRUN_VARIABLES if name not in environment]
+    if missing:
+        raise LaunchError(
+            f"{', '.join(missing)} not set: start this module with torchrun, "
+            f"e.g. torchrun --standalone --nnodes=1 --nproc-per-node={expected_size} -m MODULE"
+        )
+    size = int(environment["WORLD_SIZE"])
+    if size != expected_size:
+        raise LaunchError(
+            f"{size} ranks were started but the experiment says world_size {expected_size}: "
+            f"start {expected_size} ranks or set --world-size {size} and prepare again"
+        )
+    local_rank = int(environment["LOCAL_RANK"])
+    device = f"cuda:{local_rank}" if device_type == "cuda" else device_type
+    return World(rank=int(environment["RANK"]), local_rank=local_rank, size=size, device=device)
