@@ -23,7 +23,8 @@ AGENT_LOGGER = "torch.distributed.elastic.multiprocessing.api"
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="ddp_tokens.launch", description=__doc__, allow_abbrev=False)
     parser.add_argument("--nproc-per-node", type=int, required=True, help="number of ranks")
-    parser.add_argument("-m", dest="module", required=True, help="a module with main(arguments) -> exit code")
+    parser.add_argument("-m", action="store_true", required=True, help="run a module, as with torchrun")
+    parser.add_argument("module", help="a module with main(arguments) -> exit code")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="passed on to the module")
     own = parser.parse_args(arguments)
     return launch(own.module, own.arguments, own.nproc_per_node)

@@ -1,6 +1,7 @@
 """Command lines: `--config` or `--settings`, and one generated flag for every field of the experiment."""
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -69,7 +70,8 @@ def run_as_program(program: str, main: Callable[[Sequence[str]], int], arguments
     try:
         return main(arguments)
     except UserError as error:
-        print(f"{program}: {error}", file=sys.stderr, flush=True)
+        rank = os.environ.get("RANK", "0")
+        print(f"{program}{'' if rank == '0' else f', rank {rank}'}: {error}", file=sys.stderr, flush=True)
         return USER_ERROR
 
 
