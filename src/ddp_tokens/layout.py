@@ -64,3 +64,10 @@ class Layout:
 
 def checkpoint_name(step: int) -> str:
     return f"step-{step:04d}"
+
+
+RUNS = ("interrupt", "continuous", "resume")
+
+
+def checkpoints_in(run: Path) -> list[Path]:
+    return sorted(path for path in run.glob("step-*") if path.is_dir())

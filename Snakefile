@@ -1,0 +1,39 @@
+"""Proves a distributed gradient and an exact resume. The includes stand in the order of the flow."""
+
+from ddp_tokens.errors import UserError
+from ddp_tokens.workflow import Experiments
+from snakemake.exceptions import WorkflowError
+
+
+configfile: "config/config.yaml"
+
+
+try:
+    experiments = Experiments(config)
+except UserError as error:
+    raise WorkflowError(str(error)) from None
+
+
+wildcard_constraints:
+    experiment=r"[A-Za-z0-9][A-Za-z0-9_.-]*",
+    step="[a-z_]+",
+
+
+onstart:
+    experiments.require_gpus()
+
+
+rule all:
+    default_target: True
+    input:
+        expand("results/{experiment}/gate.txt", experiment=experiments.names),
+        "results/exercise/exercise.json",
+
+
+include: "rules/settings.smk"
+include: "rules/prepare.smk"
+include: "rules/gradients.smk"
+include: "rules/runs.smk"
+include: "rules/checks.smk"
+include: "rules/evaluate.smk"
+include: "rules/report.smk"

@@ -1,0 +1,114 @@
+# What the gradient should be (one process), what DDP makes of it (all ranks), and whether they agree.
+
+
+rule reference:
+    message:
+        "{wildcards.experiment}: initial weights and reference gradients, one process"
+    input:
+        settings="results/{experiment}/settings/reference.json",
+        rows=rules.prepare.output.rows,
+        lock=rules.prepare.output.lock,
+        plan=rules.prepare.output.plan,
+    output:
+        initial="results/{experiment}/initial.safetensors",
+        native="results/{experiment}/reference/native.safetensors",
+        float64="results/{experiment}/reference/float64.safetensors",
+    log:
+        "results/{experiment}/logs/reference.log",
+    benchmark:
+        "results/{experiment}/benchmarks/reference.tsv"
+    conda:
+        "../envs/environment.yaml"
+    script:
+        "../workflow_scripts/reference.py"
+
+
+rule check_loss:
+    message:
+        "{wildcards.experiment}: the arithmetic of the denominator"
+    input:
+        settings="results/{experiment}/settings/check_loss.json",
+    output:
+        verdicts="results/{experiment}/checks/loss.json",
+    log:
+        "results/{experiment}/logs/check_loss.log",
+    benchmark:
+        "results/{experiment}/benchmarks/check_loss.tsv"
+    conda:
+        "../envs/environment.yaml"
+    script:
+        "../workflow_scripts/check_loss.py"
+
+
+rule gradients:
+    message:
+        "{wildcards.experiment}: gradients of all ranks, for each formula and dtype"
+    input:
+        settings="results/{experiment}/settings/gradients.json",
+        rows=rules.prepare.output.rows,
+        lock=rules.prepare.output.lock,
+        plan=rules.prepare.output.plan,
+        initial=rules.reference.output.initial,
+    output:
+        token_mean_native="results/{experiment}/gradients/token_mean.native.safetensors",
+        token_mean_float64="results/{experiment}/gradients/token_mean.float64.safetensors",
+        mean_of_means_native="results/{experiment}/gradients/mean_of_means.native.safetensors",
+        mean_of_means_float64="results/{experiment}/gradients/mean_of_means.float64.safetensors",
+        zero_window=directory("results/{experiment}/zero_window"),
+    log:
+        "results/{experiment}/logs/gradients.log",
+    benchmark:
+        "results/{experiment}/benchmarks/gradients.tsv"
+    threads: lambda wildcards: experiments.threads(wildcards.experiment)
+    resources:
+        gpu=lambda wildcards: experiments.gpus(wildcards.experiment),
+    params:
+        launch=lambda wildcards: experiments.launch(wildcards.experiment),
+    conda:
+        "../envs/environment.yaml"
+    shell:
+        "{params.launch} -m ddp_tokens.gradients --settings {input.settings} > {log} 2>&1"
+
+
+rule check_parity:
+    message:
+        "{wildcards.experiment}: the distributed gradient against the reference"
+    input:
+        settings="results/{experiment}/settings/check_parity.json",
+        rows=rules.prepare.output.rows,
+        lock=rules.prepare.output.lock,
+        plan=rules.prepare.output.plan,
+        native=rules.reference.output.native,
+        float64=rules.reference.output.float64,
+        token_mean_native=rules.gradients.output.token_mean_native,
+        token_mean_float64=rules.gradients.output.token_mean_float64,
+        mean_of_means_native=rules.gradients.output.mean_of_means_native,
+        mean_of_means_float64=rules.gradients.output.mean_of_means_float64,
+    output:
+        verdicts="results/{experiment}/checks/gradient_parity.json",
+    log:
+        "results/{experiment}/logs/check_parity.log",
+    benchmark:
+        "results/{experiment}/benchmarks/check_parity.tsv"
+    conda:
+        "../envs/environment.yaml"
+    script:
+        "../workflow_scripts/check_parity.py"
+
+
+rule check_zero_window:
+    message:
+        "{wildcards.experiment}: an empty window is refused by every rank"
+    input:
+        settings="results/{experiment}/settings/check_zero_window.json",
+        messages=rules.gradients.output.zero_window,
+    output:
+        verdicts="results/{experiment}/checks/zero_window.json",
+    log:
+        "results/{experiment}/logs/check_zero_window.log",
+    benchmark:
+        "results/{experiment}/benchmarks/check_zero_window.tsv"
+    conda:
+        "../envs/environment.yaml"
+    script:
+        "../workflow_scripts/check_zero_window.py"

@@ -1,0 +1,122 @@
+# What a person looks at. `snakemake --report results/report.zip` collects what is marked report(...).
+# The gate comes last and alone fails when an outcome is not the expected one.
+
+
+rule figure:
+    message:
+        "{wildcards.experiment}: figures"
+    input:
+        settings="results/{experiment}/settings/figure.json",
+        parity=rules.check_parity.output.verdicts,
+        reference=rules.reference.output.native,
+        token_mean=rules.gradients.output.token_mean_native,
+        mean_of_means=rules.gradients.output.mean_of_means_native,
+        interrupt=rules.interrupt.output.run,
+        continuous=rules.continuous.output.run,
+        resume=rules.resume.output.run,
+    output:
+        tokens=report(
+            "results/{experiment}/figures/tokens.png",
+            caption="../report/tokens.rst",
+            category="{experiment}",
+            subcategory="2 Figures",
+            labels={"item": "Tokens per rank and window", "kind": "figure"},
+        ),
+        gradients=report(
+            "results/{experiment}/figures/gradients.png",
+            caption="../report/gradients.rst",
+            category="{experiment}",
+            subcategory="2 Figures",
+            labels={"item": "Gradient error of both formulas", "kind": "figure"},
+        ),
+        resume=report(
+            "results/{experiment}/figures/resume.png",
+            caption="../report/resume.rst",
+            category="{experiment}",
+            subcategory="2 Figures",
+            labels={"item": "Loss of the resumed and the continuous run", "kind": "figure"},
+        ),
+        tokens_svg="results/{experiment}/figures/tokens.svg",
+        gradients_svg="results/{experiment}/figures/gradients.svg",
+        resume_svg="results/{experiment}/figures/resume.svg",
+    log:
+        "results/{experiment}/logs/figure.log",
+    benchmark:
+        "results/{experiment}/benchmarks/figure.tsv"
+    conda:
+        "../envs/environment.yaml"
+    script:
+        "../workflow_scripts/figure.py"
+
+
+rule summary:
+    message:
+        "{wildcards.experiment}: all verdicts in one table"
+    input:
+        settings="results/{experiment}/settings/summary.json",
+        loss=rules.check_loss.output.verdicts,
+        gradient_parity=rules.check_parity.output.verdicts,
+        zero_window=rules.check_zero_window.output.verdicts,
+        resume=rules.check_resume.output.verdicts,
+        replicas=rules.check_replicas.output.verdicts,
+        checkpoints=rules.check_checkpoints.output.verdicts,
+        evaluation=rules.evaluate.output.evaluation,
+        lock=rules.prepare.output.lock,
+    output:
+        csv="results/{experiment}/summary.csv",
+        json="results/{experiment}/summary.json",
+        verdicts=report(
+            "results/{experiment}/report/verdicts.html",
+            caption="../report/verdicts.rst",
+            category="{experiment}",
+            subcategory="1 Verdicts",
+            labels={"item": "Verdict table", "kind": "table"},
+        ),
+        published=report(
+            "results/{experiment}/report/published.html",
+            caption="../report/published.rst",
+            category="{experiment}",
+            subcategory="1 Verdicts",
+            labels={"item": "Published run against this machine", "kind": "table"},
+        ),
+        config=report(
+            "results/{experiment}/report/config.html",
+            caption="../report/config.rst",
+            category="{experiment}",
+            subcategory="3 How it was made",
+            labels={"item": "Resolved config", "kind": "table"},
+        ),
+        versions=report(
+            "results/{experiment}/report/versions.html",
+            caption="../report/versions.rst",
+            category="{experiment}",
+            subcategory="3 How it was made",
+            labels={"item": "Versions", "kind": "table"},
+        ),
+    log:
+        "results/{experiment}/logs/summary.log",
+    benchmark:
+        "results/{experiment}/benchmarks/summary.tsv"
+    conda:
+        "../envs/environment.yaml"
+    script:
+        "../workflow_scripts/summary.py"
+
+
+rule gate:
+    message:
+        "{wildcards.experiment}: is every outcome the expected one?"
+    input:
+        settings="results/{experiment}/settings/gate.json",
+        summary=rules.summary.output.json,
+        figures=rules.figure.output,
+    output:
+        gate="results/{experiment}/gate.txt",
+    log:
+        "results/{experiment}/logs/gate.log",
+    benchmark:
+        "results/{experiment}/benchmarks/gate.tsv"
+    conda:
+        "../envs/environment.yaml"
+    script:
+        "../workflow_scripts/gate.py"

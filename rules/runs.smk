@@ -1,0 +1,85 @@
+# The three runs. Nothing trains on an unproven gradient: training reads both verdicts and refuses when one is not as
+# expected. They only guard, hence `ancient`: a check that is edited and run again does not train again.
+
+
+rule interrupt:
+    message:
+        "{wildcards.experiment}: train and stop at the interruption"
+    input:
+        settings="results/{experiment}/settings/interrupt.json",
+        rows=rules.prepare.output.rows,
+        lock=rules.prepare.output.lock,
+        plan=rules.prepare.output.plan,
+        initial=rules.reference.output.initial,
+        guards=ancient([rules.check_loss.output.verdicts, rules.check_parity.output.verdicts]),
+    output:
+        run=directory("results/{experiment}/runs/interrupt"),
+    log:
+        "results/{experiment}/logs/interrupt.log",
+    benchmark:
+        "results/{experiment}/benchmarks/interrupt.tsv"
+    threads: lambda wildcards: experiments.threads(wildcards.experiment)
+    resources:
+        gpu=lambda wildcards: experiments.gpus(wildcards.experiment),
+    params:
+        launch=lambda wildcards: experiments.launch(wildcards.experiment),
+    conda:
+        "../envs/environment.yaml"
+    shell:
+        "{params.launch} -m ddp_tokens.train --settings {input.settings} > {log} 2>&1"
+
+
+rule continuous:
+    message:
+        "{wildcards.experiment}: train without interruption"
+    input:
+        settings="results/{experiment}/settings/continuous.json",
+        rows=rules.prepare.output.rows,
+        lock=rules.prepare.output.lock,
+        plan=rules.prepare.output.plan,
+        initial=rules.reference.output.initial,
+        guards=ancient([rules.check_loss.output.verdicts, rules.check_parity.output.verdicts]),
+    output:
+        run=directory("results/{experiment}/runs/continuous"),
+    log:
+        "results/{experiment}/logs/continuous.log",
+    benchmark:
+        "results/{experiment}/benchmarks/continuous.tsv"
+    threads: lambda wildcards: experiments.threads(wildcards.experiment)
+    resources:
+        gpu=lambda wildcards: experiments.gpus(wildcards.experiment),
+    params:
+        launch=lambda wildcards: experiments.launch(wildcards.experiment),
+    conda:
+        "../envs/environment.yaml"
+    shell:
+        "{params.launch} -m ddp_tokens.train --settings {input.settings} --continuous > {log} 2>&1"
+
+
+rule resume:
+    message:
+        "{wildcards.experiment}: train on from the interruption"
+    input:
+        settings="results/{experiment}/settings/resume.json",
+        rows=rules.prepare.output.rows,
+        lock=rules.prepare.output.lock,
+        plan=rules.prepare.output.plan,
+        initial=rules.reference.output.initial,
+        interrupted=rules.interrupt.output.run,
+        guards=ancient([rules.check_loss.output.verdicts, rules.check_parity.output.verdicts]),
+    output:
+        run=directory("results/{experiment}/runs/resume"),
+    log:
+        "results/{experiment}/logs/resume.log",
+    benchmark:
+        "results/{experiment}/benchmarks/resume.tsv"
+    threads: lambda wildcards: experiments.threads(wildcards.experiment)
+    resources:
+        gpu=lambda wildcards: experiments.gpus(wildcards.experiment),
+    params:
+        launch=lambda wildcards: experiments.launch(wildcards.experiment),
+        checkpoint=lambda wildcards, input: experiments.interrupted_checkpoint(wildcards.experiment, input.interrupted),
+    conda:
+        "../envs/environment.yaml"
+    shell:
+        "{params.launch} -m ddp_tokens.train --settings {input.settings} --resume {params.checkpoint} > {log} 2>&1"

@@ -1,0 +1,17 @@
+# One small file per step: the settings that it may read, and the digests of its source files and of the lock file.
+# A job reruns when this file's content changes, whatever else is rerun at the same time.
+
+
+rule settings:
+    message:
+        "{wildcards.experiment}: settings of {wildcards.step}"
+    output:
+        settings="results/{experiment}/settings/{step}.json",
+    params:
+        document=lambda wildcards: experiments.settings(wildcards.experiment, wildcards.step),
+    log:
+        "results/{experiment}/logs/settings_{step}.log",
+    conda:
+        "../envs/environment.yaml"
+    shell:
+        "printf '%s' {params.document:q} > {output.settings} 2> {log}"

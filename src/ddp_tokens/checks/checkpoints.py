@@ -1,0 +1,37 @@
+"""Is each checkpoint whole, unaltered, and free of executable content?"""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from ddp_tokens import checkpoint_files as names
+from ddp_tokens.checks.tensor_files import read_arrays
+from ddp_tokens.checks.verdict import Verdict, outcome
+from ddp_tokens.errors import UserError
+from ddp_tokens.files import digests, read_json
+
+
+def check_checkpoints(directories: Iterable[Path]) -> list[Verdict]:
+    return [_check_one(directory) for directory in directories]
+
+
+def _check_one(directory: Path) -> Verdict:
+    """Readable here means read: tensors by safetensors, the rest by a JSON parser, neither of which can run code."""
+    problem, observed = None, {}
+    try:
+        manifest = names.verify(directory)
+        observed = {"step": manifest["step"], "world_size": manifest["world_size"], "files": len(manifest["sha256"])}
+        for name in names.expected_files(manifest["world_size"]):
+            read_json(directory / name) if name.endswith(".json") else read_arrays(directory / name)
+    except UserError as error:
+        problem = {"problem": str(error)}
+    present = sorted(path for path in directory.glob("*") if path.is_file())
+    observed["bytes"] = sum(path.stat().st_size for path in present)
+    return Verdict(
+        case=f"{directory.parent.name}/{directory.name}",
+        expected="pass",
+        outcome=outcome(problem is None),
+        criterion="every file is there with the SHA-256 that the manifest, written last, records, and is plain safetensors or JSON",
+        observed=observed,
+        evidence=digests(present),
+        first_difference=problem,
+    )

@@ -1,0 +1,13 @@
+from pathlib import Path
+
+from ddp_tokens.evaluation import evaluate_checkpoint
+from ddp_tokens.files import write_json
+from ddp_tokens.layout import checkpoint_name
+from ddp_tokens.script import logged
+from ddp_tokens.steps import read_settings
+
+with logged(snakemake.log[0]):
+    experiment = read_settings(snakemake.input.settings)
+    checkpoint = Path(snakemake.input.run) / checkpoint_name(experiment.steps)
+    scores = evaluate_checkpoint(experiment, Path(snakemake.input.rows), Path(snakemake.input.lock), checkpoint)
+    write_json(snakemake.output.evaluation, scores)
