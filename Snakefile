@@ -1,12 +1,16 @@
 """Proves a distributed gradient and an exact resume. The includes stand in the order of the flow."""
 
+import os
+
 from ddp_tokens.errors import UserError
-from ddp_tokens.workflow import Experiments
+from ddp_tokens.workflow import Experiments, put_this_python_first
 from snakemake.exceptions import WorkflowError
 
 
 configfile: "config/config.yaml"
 
+
+put_this_python_first(os.environ)
 
 try:
     experiments = Experiments(config)

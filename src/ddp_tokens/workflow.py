@@ -1,8 +1,9 @@
 """What the Snakefile asks of the project while it is parsed. No torch."""
 
+import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,11 @@ class Experiments:
         if experiment.device != "cuda":
             return 0
         return experiment.world_size if experiment.resolved_backend == "nccl" else 1
+
+
+def put_this_python_first(environment: MutableMapping[str, str]) -> None:
+    """Jobs say `python` and `torchrun`; make that the ones beside this process's, also when no environment is active."""
+    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', '')}"
 
 
 def visible_gpus() -> int:

@@ -1,0 +1,46 @@
+# make          build everything and print the verdicts
+# make test     the whole test suite
+# make check    format, lint and types       make fix   repair what can be repaired
+# make docs     config/README.md             make lock  envs/requirements.lock and envs/environment.yaml
+
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/installed
+PATHS := src tests workflow_scripts envs benchmarks
+SNAKEFILES := Snakefile rules
+
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
+.PHONY: all test check fix docs lock clean-env
+.DELETE_ON_ERROR:
+
+all: $(INSTALLED)
+	@python -m ddp_tokens.build
+
+test: $(INSTALLED)
+	python -m pytest
+
+check: $(INSTALLED)
+	ruff format --check $(PATHS)
+	ruff check $(PATHS)
+	snakefmt --check $(SNAKEFILES)
+	snakemake --lint
+	mypy
+
+fix: $(INSTALLED)
+	ruff check --fix $(PATHS)
+	ruff format $(PATHS)
+	snakefmt $(SNAKEFILES)
+
+docs: $(INSTALLED)
+	python -m ddp_tokens.cli config-docs > config/README.md
+
+lock: $(INSTALLED)
+	python envs/lock.py
+
+$(INSTALLED): envs/requirements.lock pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version)'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --requirement envs/requirements.lock
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@

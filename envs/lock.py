@@ -1,0 +1,47 @@
+"""Write requirements.lock and environment.yaml from the ranges in pyproject.toml. Run it by `make lock`.
+
+pip resolves the whole set, from nothing, with the pins below. The lock names no build of torch (no "+cpu") and none of
+the packages that only torch's CUDA build needs, since torch pins those itself: one lock serves CPU and GPU machines.
+"""
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+ENVS = Path(__file__).parent
+PROJECT = ENVS.parent
+PINS = {"torch": "2.13.0"}
+ONLY_ON_GPU_BUILDS = re.compile(r"^(nvidia-|cuda-|triton$)")
+HEADER = "# Made by `make lock` from pyproject.toml; edit that instead.\n"
+
+
+def resolve(requirements: list[str]) -> dict[str, str]:
+    pins = [f"{name}=={version}" for name, version in PINS.items()]
+    command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet", "--report", "-"]
+    report = json.loads(subprocess.run([*command, *requirements, *pins], check=True, capture_output=True).stdout)
+    found = {}
+    for item in report["install"]:
+        name = re.sub(r"[-_.]+", "-", item["metadata"]["name"]).lower()
+        if not ONLY_ON_GPU_BUILDS.match(name):
+            found[name] = item["metadata"]["version"].split("+")[0]
+    return dict(sorted(found.items()))
+
+
+def main() -> None:
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())
+    direct = [*project["project"]["dependencies"], *project["project"]["optional-dependencies"]["dev"]]
+    versions = resolve([*direct, *project["build-system"]["requires"]])
+    lock = HEADER + "".join(f"{name}=={version}\n" for name, version in versions.items())
+    (ENVS / "requirements.lock").write_text(lock)
+    names = sorted(re.split(r"[<>=! ]", requirement)[0].lower() for requirement in direct)
+    packages = "".join(f"      - {name}=={versions[name]}\n" for name in names)
+    (ENVS / "environment.yaml").write_text(
+        f"{HEADER}channels:\n  - conda-forge\n  - nodefaults\ndependencies:\n  - python=3.11\n  - pip\n  - pip:\n{packages}"
+    )
+
+
+if __name__ == "__main__":
+    main()
