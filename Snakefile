@@ -8,6 +8,7 @@ from snakemake.exceptions import WorkflowError
 
 
 configfile: "config/config.yaml"
+report: "report/workflow.rst"
 
 
 put_this_python_first(os.environ)
@@ -25,6 +26,12 @@ wildcard_constraints:
 
 onstart:
     experiments.require_gpus()
+
+
+rule report_items:
+    input:
+        expand("results/{experiment}/summary.json", experiment=experiments.names),
+        expand("results/{experiment}/figures/tokens.png", experiment=experiments.names),
 
 
 rule all:

@@ -16,6 +16,15 @@ PROJECT = ENVS.parent
 PINS = {"torch": "2.13.0"}
 ONLY_ON_GPU_BUILDS = re.compile(r"^(nvidia-|cuda-|triton$)")
 HEADER = "# Made by `make lock` from pyproject.toml; edit that instead.\n"
+CONDA = """\
+channels:
+  - conda-forge
+  - nodefaults
+dependencies:
+  - python=3.11
+  - pip
+  - pip:
+"""
 
 
 def resolve(requirements: list[str]) -> dict[str, str]:
@@ -38,9 +47,7 @@ def main() -> None:
     (ENVS / "requirements.lock").write_text(lock)
     names = sorted(re.split(r"[<>=! ]", requirement)[0].lower() for requirement in direct)
     packages = "".join(f"      - {name}=={versions[name]}\n" for name in names)
-    (ENVS / "environment.yaml").write_text(
-        f"{HEADER}channels:\n  - conda-forge\n  - nodefaults\ndependencies:\n  - python=3.11\n  - pip\n  - pip:\n{packages}"
-    )
+    (ENVS / "environment.yaml").write_text(HEADER + CONDA + packages)
 
 
 if __name__ == "__main__":

@@ -108,7 +108,7 @@ def _restore_generators(rank_part: Mapping[str, Any], tensors: Mapping[str, torc
 
 def _numpy_state() -> list[Any]:
     kind, keys, position, has_gauss, cached_gaussian = numpy.random.get_state(legacy=True)
-    return [kind, keys.tolist(), int(position), int(has_gauss), float(cached_gaussian)]
+    return [kind, numpy.asarray(keys).tolist(), int(position), int(has_gauss), float(cached_gaussian)]
 
 
 def _parameter_names(state: TrainingState) -> list[str]:
@@ -150,5 +150,3 @@ def _replace_directory(source: Path, target: Path) -> None:
     os.rename(source, target)
     sync_directory(target.parent)
     shutil.rmtree(aside, ignore_errors=True)
-
-

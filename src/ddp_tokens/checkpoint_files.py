@@ -1,9 +1,9 @@
 """The files of a checkpoint, and whether they are whole. No torch: checks and listings need no tensor.
 
-    step-0050/
-      model.safetensors optimizer.safetensors common.json      the same for all ranks
-      rank-R.safetensors rank-R.json                           generators and sampler history of rank R
-      manifest.json                                            SHA-256 of every other file; written last
+step-0050/
+  model.safetensors optimizer.safetensors common.json      the same for all ranks
+  rank-R.safetensors rank-R.json                           generators and sampler history of rank R
+  manifest.json                                            SHA-256 of every other file; written last
 """
 
 from collections.abc import Mapping
@@ -41,7 +41,9 @@ def verify(directory: Path | str) -> dict[str, Any]:
     """Return the manifest. Raises CheckpointError, naming the file, when one is missing, unexpected or altered."""
     directory = Path(directory)
     if not directory.is_dir():
-        raise CheckpointError(f"{directory} does not exist: give the path of a checkpoint such as runs/interrupt/step-0050")
+        raise CheckpointError(
+            f"{directory} does not exist: give the path of a checkpoint such as runs/interrupt/step-0050"
+        )
     if not (directory / MANIFEST).is_file():
         raise CheckpointError(f"{directory} is incomplete, it has no {MANIFEST}: use another checkpoint")
     try:
@@ -53,7 +55,9 @@ def verify(directory: Path | str) -> dict[str, Any]:
         if name not in recorded or not (directory / name).is_file():
             raise CheckpointError(f"{directory} is incomplete, {name} is missing: use another checkpoint")
         if sha256(directory / name) != recorded[name]:
-            raise CheckpointError(f"{directory / name} was altered (its SHA-256 is not the manifest's): use another checkpoint")
+            raise CheckpointError(
+                f"{directory / name} was altered (its SHA-256 is not the manifest's): use another checkpoint"
+            )
     return manifest
 
 

@@ -200,15 +200,18 @@ def load_experiment(path: Path | str, overrides: Mapping[str, Any] | None = None
 
 
 def merge(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Overrides go over the base, mapping by mapping; a corpus of another kind replaces the whole section."""
+    """Overrides go over the base, mapping by mapping; own rows replace a generated corpus whole."""
     merged = dict(base)
     for name, value in overrides.items():
         old = merged.get(name)
-        nested = isinstance(old, Mapping) and isinstance(value, Mapping)
-        if nested and not (name == "corpus" and _corpus_kind(value) != _corpus_kind(old)):
+        if isinstance(old, Mapping) and isinstance(value, Mapping) and not _becomes_own_rows(old, value):
             value = merge(old, value)
         merged[name] = value
     return merged
+
+
+def _becomes_own_rows(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    return "path" in new and "path" not in old
 
 
 def describe(error: ValidationError) -> str:

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+from tabulate import tabulate
+
 from ddp_tokens.checks.loss import mean_of_means, token_mean
 from ddp_tokens.config import Exercise
 
@@ -32,14 +34,12 @@ def _at(counts: Sequence[int], losses: Sequence[float]) -> dict[str, Any]:
 
 
 def as_text(result: dict[str, Any]) -> str:
-    lines = [
-        f"loss per token on each rank: {result['losses_per_token']}  (times theta^2, at theta = 1)",
-        f"{'':8}{'tokens':>14}{'loss:':>9}{'mean of means':>15}{'token mean':>12}{'gradient:':>12}{'mean of means':>15}{'token mean':>12}",
+    """A small table for the terminal."""
+    rows = [[moment, *result[moment].values()] for moment in ("before", "after")]
+    headers = [
+        "",
+        "tokens",
+        *(f"{of},\n{mean}" for of in ("loss", "gradient") for mean in ("mean of means", "token mean")),
     ]
-    for moment in ("before", "after"):
-        at = result[moment]
-        lines.append(
-            f"{moment:8}{at['tokens']!s:>14}{'':9}{at['loss_mean_of_means']:>15g}{at['loss_token_mean']:>12g}"
-            f"{'':12}{at['gradient_mean_of_means']:>15g}{at['gradient_token_mean']:>12g}"
-        )
-    return "\n".join(lines)
+    head = f"loss per token on each rank: {result['losses_per_token']}, times theta^2, at theta = 1"
+    return f"{head}\n\n{tabulate(rows, headers=headers)}"

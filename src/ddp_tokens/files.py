@@ -73,16 +73,19 @@ def read_json(path: Path | str) -> Any:
 
 def read_json_lines(path: Path | str) -> list[dict[str, Any]]:
     """Raise EvidenceError, naming file and line, when a line is not JSON."""
-    records = []
     try:
-        with open(path, encoding="utf-8") as stream:
-            for number, line in enumerate(stream, start=1):
-                records.append(json.loads(line))
+        lines = Path(path).read_text().splitlines()
     except FileNotFoundError:
         raise EvidenceError(f"{path} does not exist; run the step that makes it") from None
+    return [_parsed(line, f"{path}, line {number}") for number, line in enumerate(lines, start=1)]
+
+
+def _parsed(line: str, where: str) -> dict[str, Any]:
+    try:
+        record: dict[str, Any] = json.loads(line)
     except ValueError as error:
-        raise EvidenceError(f"{path}, line {number}: not valid JSON ({error})") from None
-    return records
+        raise EvidenceError(f"{where}: not valid JSON ({error})") from None
+    return record
 
 
 def sha256(path: Path | str) -> str:

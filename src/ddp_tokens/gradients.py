@@ -1,6 +1,6 @@
 """Gradients as DDP leaves them, for every formula and dtype, and the refusal of an empty window.
 
-Started by the launcher: torchrun --standalone --nproc-per-node=W -m ddp_tokens.gradients --config EXPERIMENT.yaml
+Started once per rank: torchrun --standalone --nproc-per-node=W -m ddp_tokens.gradients --config EXPERIMENT.yaml
 """
 
 import os
@@ -11,14 +11,12 @@ from functools import partial
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from ddp_tokens.config import Experiment
 from ddp_tokens.corpora.rows import Row
 from ddp_tokens.determinism import make_deterministic
 from ddp_tokens.distributed import process_group, wrap_for_ddp
 from ddp_tokens.errors import EmptyWindowError
 from ddp_tokens.files import write_json
 from ddp_tokens.inputs import Prepared, initial_model, read_prepared
-from ddp_tokens.layout import Layout
 from ddp_tokens.normalization import MEAN_OF_MEANS, TOKEN_MEAN, global_token_loss, mean_of_means_loss
 from ddp_tokens.options import parse, run_as_program
 from ddp_tokens.plan import windows_to_compare

@@ -22,7 +22,9 @@ def require_proven(verdict_files: Iterable[Path], train_anyway: bool) -> list[st
     problems = unproven(path for path in files if path.is_file())
     if problems and not train_anyway:
         raise UnprovenGradientError(f"{problems[0]}: training is refused; set train_anyway to train all the same")
-    return problems + [f"{path} does not exist: the gradient of this run is not proven" for path in files if not path.is_file()]
+    return problems + [
+        f"{path} does not exist: the gradient of this run is not proven" for path in files if not path.is_file()
+    ]
 
 
 def _problem(path: Path) -> str | None:

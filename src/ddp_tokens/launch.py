@@ -57,7 +57,7 @@ def launch(module: str, arguments: Sequence[str], ranks: int) -> int:
         if failure.exitcode < 0:
             print(f"ddp_tokens.launch: rank {rank} was ended by signal {-failure.exitcode}", file=sys.stderr)
             return 1
-        return failure.exitcode
+        return int(failure.exitcode)
     return 0
 
 

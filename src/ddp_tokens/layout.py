@@ -58,6 +58,10 @@ class Layout:
         return self.root / "figures"
 
     @property
+    def report(self) -> Path:
+        return self.root / "report"
+
+    @property
     def summary(self) -> Path:
         return self.root / "summary.json"
 

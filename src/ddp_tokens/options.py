@@ -49,12 +49,13 @@ def parse(
 
 def parse_field_flags(program: str, arguments: Sequence[str]) -> dict[str, object]:
     """The fields that flags such as --world-size 4 or --optimizer.lr 0.1 set, nested like the YAML file."""
-    from pydantic import create_model
     from pydantic_settings import BaseSettings, CliSettingsSource
 
-    flags: type[BaseSettings] = create_model("Experiment", __base__=(Experiment, BaseSettings), __doc__=Experiment.__doc__)
+    class Flags(Experiment, BaseSettings):  # type: ignore[misc]
+        __doc__ = Experiment.__doc__
+
     source: CliSettingsSource[argparse.ArgumentParser] = CliSettingsSource(
-        flags,
+        Flags,
         cli_parse_args=[_with_hyphens(argument) for argument in arguments],
         cli_prog_name=program,
         cli_kebab_case=True,

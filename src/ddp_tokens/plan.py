@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,11 @@ def pools(rows: Sequence[Row], world_size: int) -> list[list[str]]:
     """
     ordered = [row.id for row in sorted(rows, key=lambda row: (len(row.tokens), row.id))]
     edges = [rank * len(ordered) // world_size for rank in range(world_size + 1)]
-    return [ordered[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+    return [ordered[start:end] for start, end in pairwise(edges)]
 
 
-def make_plan(
-    rows: Sequence[Row], *, seed: int, steps: int, world_size: int, accumulation: int, batch: int
-) -> Plan:
-    """Each rank draws accumulation * batch rows of its pool per window: without replacement inside a window, anew in each.
+def make_plan(rows: Sequence[Row], *, seed: int, steps: int, world_size: int, accumulation: int, batch: int) -> Plan:
+    """Each rank draws accumulation * batch rows of its pool per window, without replacement inside it, anew in each.
 
     Raises PlanError when a pool is too small for one window.
     """

@@ -33,9 +33,11 @@ def write_references(experiment: Experiment, at: Layout) -> None:
     cases = windows_to_compare(prepared.plan, prepared.rows)
     for name, dtype in DTYPES.items():
         model = initial_model(experiment, workload, prepared.shape, at.initial, experiment.device, dtype)
-        dump = {}
+        dump: dict[str, torch.Tensor] = {}
         for case, index in cases.items():
-            window = [prepared.rows[i] for of_rank in prepared.plan[index] for microbatch in of_rank for i in microbatch]
+            window = [
+                prepared.rows[i] for of_rank in prepared.plan[index] for microbatch in of_rank for i in microbatch
+            ]
             dump |= named_gradients(case, reference_gradient(model, workload, window, experiment.device))
         save_tensors(at.reference(name), dump)
 

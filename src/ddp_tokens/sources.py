@@ -2,7 +2,7 @@
 
 import ast
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 PACKAGE = "ddp_tokens"
@@ -28,7 +28,7 @@ def module_path(module: str) -> Path | None:
     return next((path for path in candidates if path.is_file()), None)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _imported_files(path: Path) -> tuple[Path, ...]:
     modules = list(imported_modules(path))
     with_parents = {module[:end] for module in modules for end in _package_ends(module)}

@@ -7,9 +7,9 @@ step, results/EXP/settings/STEP.json: content decides, not the time of the last 
 
 import hashlib
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pydantic import TypeAdapter
 
@@ -81,8 +81,7 @@ def settings_document(experiment: Experiment, step: str) -> str:
 def read_settings(path: Path | str) -> Experiment:
     """The view of a step, from its settings file."""
     values = read_json(path)["settings"]
-    fields = Experiment.model_fields
-    return _only({name: TypeAdapter(fields[name].annotation).validate_python(value) for name, value in values.items()})
+    return _only({name: _field_type(name).validate_python(value) for name, value in values.items()})
 
 
 def dump(experiment: Experiment) -> dict[str, Any]:
@@ -91,6 +90,10 @@ def dump(experiment: Experiment) -> dict[str, Any]:
         name: value.model_dump(mode="json") if hasattr(value, "model_dump") else value
         for name, value in sorted(experiment.__dict__.items())
     }
+
+
+def _field_type(name: str) -> TypeAdapter[Any]:
+    return TypeAdapter(cast(Any, Experiment.model_fields[name].annotation))
 
 
 def _fields(step: str) -> tuple[str, ...]:
@@ -104,11 +107,11 @@ def _only(values: dict[str, Any]) -> Experiment:
     return experiment
 
 
-@lru_cache(maxsize=None)
+@cache
 def _digests_of_sources(entry: Path) -> tuple[tuple[str, str], ...]:
     return tuple((str(path.relative_to(PROJECT_ROOT)), _digest(path)) for path in source_files(entry))
 
 
-@lru_cache(maxsize=None)
+@cache
 def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -15,4 +15,5 @@ def save_tensors(path: Path | str, tensors: Mapping[str, torch.Tensor]) -> None:
 
 
 def load_tensors(path: Path | str) -> dict[str, torch.Tensor]:
-    return safetensors.torch.load_file(path)
+    tensors: dict[str, torch.Tensor] = safetensors.torch.load_file(path)
+    return tensors

@@ -1,6 +1,6 @@
 """Train one run of an experiment: interrupt (by default), continuous, or resume.
 
-Started by the launcher, once per rank: torchrun --standalone --nproc-per-node=W -m ddp_tokens.train --config EXPERIMENT.yaml
+Started once per rank: torchrun --standalone --nproc-per-node=W -m ddp_tokens.train --config EXPERIMENT.yaml
 """
 
 import argparse
@@ -66,7 +66,9 @@ def run_training(experiment: Experiment, at: Layout, world: World, run: str, res
         updates = train(model, state, workload, prepared.plan, prepared.rows, world, until)
         for record in tqdm(updates, total=until, initial=state.step, disable=None if world.is_main else True):
             if record["step"] % LINES_EVERY == 0 or record["step"] == until:
-                log.info("update %d of %d: loss %.4f over %d units", record["step"], until, record["loss"], record["units"])
+                log.info(
+                    "update %d of %d: loss %.4f over %d units", record["step"], until, record["loss"], record["units"]
+                )
         write_run(at.run(run), state, identity, world)
 
 
@@ -98,7 +100,9 @@ def _run_name(own: argparse.Namespace) -> str:
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--continuous", action="store_true", help="train to the last update without stopping")
-    which.add_argument("--resume", type=Path, metavar="PATH", help="a checkpoint, e.g. results/EXP/runs/interrupt/step-0050")
+    which.add_argument(
+        "--resume", type=Path, metavar="PATH", help="a checkpoint, e.g. results/EXP/runs/interrupt/step-0050"
+    )
 
 
 if __name__ == "__main__":

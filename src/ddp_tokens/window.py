@@ -36,7 +36,7 @@ def accumulate(
 ) -> float:
     """Leave in each parameter's .grad the window's gradient, averaged over ranks; return this rank's loss sum.
 
-    `normalize` turns a microbatch's loss sum into what backward() is called on; the window's denominator is fixed in it.
+    `normalize` turns a microbatch's loss sum into what backward() is called on; it knows the window's denominator.
     Forward and backward both stand inside no_sync: DDP decides in forward whether the next backward synchronizes.
     """
     model.zero_grad(set_to_none=True)

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, MutableMapping
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ class Experiments:
         """Raises ConfigError when an experiment that is to be built is not valid."""
         self.names: list[str] = list(config.get("experiments") or [])
         self._overrides = {name: value for name, value in config.items() if name not in NOT_OVERRIDES}
-        self.get = lru_cache(maxsize=None)(self._read)
+        self.get = cache(self._read)
         if not self.names:
             raise ConfigError("config/config.yaml: field 'experiments' names no experiment to build")
         for name in self.names:
@@ -83,11 +83,10 @@ class Experiments:
 
 
 def put_this_python_first(environment: MutableMapping[str, str]) -> None:
-    """Jobs say `python` and `torchrun`; make that the ones beside this process's, also when no environment is active."""
+    """Jobs say `python` and `torchrun`: the ones beside this process's own, also when no environment is active."""
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', '')}"
 
 
 def visible_gpus() -> int:
     command = [sys.executable, "-c", "import torch; print(torch.cuda.device_count())"]
     return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-

@@ -85,9 +85,7 @@ def judge(
     )
 
 
-def compare(
-    observed: Arrays, reference: Arrays, tolerance: Tolerance
-) -> tuple[dict[str, Any], dict[str, Any] | None]:
+def compare(observed: Arrays, reference: Arrays, tolerance: Tolerance) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """Figures over all values, and the first difference or None.
 
     `max_rel_error` is taken over values with |ref| > atol, since near zero a quotient says nothing. A missing or extra
@@ -113,7 +111,12 @@ def compare(
             worst, worst_parameter = excess, name
         if wrong.any() and first is None:
             place = tuple(int(i) for i in numpy.argwhere(wrong)[0])
-            first = {"parameter": name, "index": list(place), "ddp": _plain(ddp[place]), "reference": _plain(ref[place])}
+            first = {
+                "parameter": name,
+                "index": list(place),
+                "ddp": _plain(ddp[place]),
+                "reference": _plain(ref[place]),
+            }
     figures = {
         "values": values,
         "outside_tolerance": outside,

@@ -1,6 +1,6 @@
 """The arithmetic of the denominator, on numbers that a reader can redo in their head."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ddp_tokens.checks.verdict import Verdict, outcome
 from ddp_tokens.normalization import global_token_loss, mean_of_means_loss
@@ -40,16 +40,17 @@ def _global_mean() -> Verdict:
     return _verdict(
         "global_mean",
         observed["global_mean"] == 2.5 and observed["mean_of_means"] == 2.0,
-        "sums (12, 108) over counts (12, 36): the mean over all tokens is 120/48 = 2.5, the mean of means (1 + 3)/2 = 2.0",
+        "sums (12, 108) over counts (12, 36): the global mean is 120/48 = 2.5, the mean of means (1 + 3)/2 = 2.0",
         observed,
     )
 
 
 def _microbatches() -> Verdict:
-    scaled = [
-        sum(global_token_loss(part, sum(COUNTS), len(COUNTS)) for part in of_rank) for of_rank in MICROBATCH_SUMS
-    ]
-    observed = {"microbatch_loss_sums": [list(sums) for sums in MICROBATCH_SUMS], "global_mean": averaged_over_ranks(scaled)}
+    scaled = [sum(global_token_loss(part, sum(COUNTS), len(COUNTS)) for part in of_rank) for of_rank in MICROBATCH_SUMS]
+    observed = {
+        "microbatch_loss_sums": [list(sums) for sums in MICROBATCH_SUMS],
+        "global_mean": averaged_over_ranks(scaled),
+    }
     return _verdict(
         "two_microbatches",
         observed["global_mean"] == 2.5,
@@ -86,5 +87,5 @@ def _theta() -> Verdict:
     )
 
 
-def _verdict(case: str, holds: bool, criterion: str, observed: dict[str, object]) -> Verdict:
+def _verdict(case: str, holds: bool, criterion: str, observed: Mapping[str, object]) -> Verdict:
     return Verdict(case, "pass", outcome(holds), criterion, observed, evidence={})

@@ -35,7 +35,11 @@ def _moved(before: Path, after: Path) -> Verdict:
         expected="pass",
         outcome=outcome(not still),
         criterion="between the interruption and the end, every parameter changes",
-        observed={"max_abs_difference": max_abs_difference(left, right), "parameters": len(left), "unmoved": len(still)},
+        observed={
+            "max_abs_difference": max_abs_difference(left, right),
+            "parameters": len(left),
+            "unmoved": len(still),
+        },
         evidence=digests(paths),
         first_difference={"parameter": still[0]} if still else None,
     )
@@ -62,10 +66,8 @@ def _same_tensors(case: str, file: str, resumed: Path, continuous: Path) -> Verd
     )
 
 
-def _same_history(
-    interrupted: Path, resumed: Path, continuous: Path, histories: list[list[dict[str, Any]]]
-) -> Verdict:
-    """Three things: both full histories agree, the interrupted one is their beginning, the checkpoints hold the same."""
+def _same_history(interrupted: Path, resumed: Path, continuous: Path, histories: list[list[dict[str, Any]]]) -> Verdict:
+    """Both full histories agree, the interrupted one is their beginning, and the checkpoint holds the same."""
     beginning, ours, theirs = histories
     same = _first_record_difference(ours, theirs)
     same = same or _first_record_difference(beginning, theirs[: len(beginning)])
@@ -75,7 +77,7 @@ def _same_history(
         case="history",
         expected="pass",
         outcome=outcome(same is None and 0 < len(beginning) < len(theirs)),
-        criterion="every update's units and loss sum equal those of the continuous run, before and after the interruption",
+        criterion="units and loss sum of every update, before and after the interruption, equal the continuous run's",
         observed={"updates": len(ours), "updates_before_interruption": len(beginning)},
         evidence=digests(paths),
         first_difference=same,
@@ -106,10 +108,12 @@ def _jsonl_history(checkpoint: Path) -> list[dict[str, Any]]:
     return read_json_lines(checkpoint.parent / "history.jsonl")
 
 
-def _first_record_difference(
-    left: list[dict[str, Any]], right: list[dict[str, Any]]
-) -> Mapping[str, Any] | None:
+def _first_record_difference(left: list[dict[str, Any]], right: list[dict[str, Any]]) -> Mapping[str, Any] | None:
     for a, b in zip(left, right, strict=False):
         if a != b:
             return {"step": b["step"], "resumed": a, "continuous": b}
-    return None if len(left) == len(right) else {"step": min(len(left), len(right)) + 1, "problem": "one history ends here"}
+    return (
+        None
+        if len(left) == len(right)
+        else {"step": min(len(left), len(right)) + 1, "problem": "one history ends here"}
+    )

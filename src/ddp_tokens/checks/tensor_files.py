@@ -14,11 +14,12 @@ from ddp_tokens.errors import EvidenceError
 def read_arrays(path: Path | str) -> dict[str, NDArray[Any]]:
     """Raises EvidenceError, naming the file, when it is missing or is no safetensors file."""
     try:
-        return load_file(path)
+        arrays: dict[str, NDArray[Any]] = load_file(path)
     except FileNotFoundError:
         raise EvidenceError(f"{path} does not exist; run the step that makes it") from None
     except SafetensorError as error:
         raise EvidenceError(f"{path} is not a whole safetensors file ({error}); make it again") from None
+    return arrays
 
 
 def first_bit_difference(left: Mapping[str, NDArray[Any]], right: Mapping[str, NDArray[Any]]) -> dict[str, Any] | None:

@@ -1,6 +1,6 @@
 """The corpus as a file, and the lock that says what it held when it was prepared."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,20 +57,25 @@ def read_lock(rows_path: Path | str, lock_path: Path | str) -> dict[str, Any]:
     for path in (rows_path, lock_path):
         if not Path(path).is_file():
             raise CorpusError(f"{path} does not exist: run prepare first")
-    lock = read_json(lock_path)
+    lock: dict[str, Any] = read_json(lock_path)
     if sha256(rows_path) != lock["corpus_sha256"]:
-        raise CorpusError(f"{rows_path} has changed since prepare (its SHA-256 is not the one in {lock_path}): prepare again")
+        raise CorpusError(
+            f"{rows_path} has changed since prepare (its SHA-256 is not the one in {lock_path}): prepare again"
+        )
     return lock
 
 
 def require_same_source(corpus: Corpus, lock: dict[str, Any], lock_path: Path | str) -> None:
     """Raises CorpusError when the user's own file is no longer the one that was prepared."""
-    if isinstance(corpus, OwnRows) and Path(corpus.path).is_file():
-        if sha256(corpus.path) != lock.get("source_sha256"):
-            raise CorpusError(f"{corpus.path} has changed since prepare (its SHA-256 is not the one in {lock_path}): prepare again")
+    if not isinstance(corpus, OwnRows) or not Path(corpus.path).is_file():
+        return
+    if sha256(corpus.path) != lock.get("source_sha256"):
+        raise CorpusError(
+            f"{corpus.path} has changed since prepare (its SHA-256 is not the one in {lock_path}): prepare again"
+        )
 
 
-def shape_in(lock: dict[str, Any]) -> Shape:
+def shape_in(lock: Mapping[str, Any]) -> Shape:
     return Shape(**lock["shape"])
 
 

@@ -1,0 +1,68 @@
+"""What `make` runs: the whole workflow, its report, and the verdicts on the terminal."""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import yaml
+from tabulate import tabulate
+
+from ddp_tokens.files import read_json
+from ddp_tokens.layout import Layout
+from ddp_tokens.options import run_as_program
+
+RESULTS = Path("results")
+REPORT = RESULTS / "report.zip"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Arguments go to Snakemake. The report is made whether or not the gate is content; the exit code is Snakemake's."""
+    code = _snakemake("--cores", "all", *arguments)
+    layouts = [Layout(RESULTS / name) for name in yaml.safe_load(Path("config/config.yaml").read_text())["experiments"]]
+    finished = [at for at in layouts if at.summary.is_file()]
+    if finished and _outdated(finished):
+        code = _snakemake("report_items", "--report", str(REPORT), *arguments) or code
+    for at in finished:
+        print(verdict_table(at))
+    if REPORT.is_file():
+        print(f"\nReport: {REPORT} (unpack it and open report/report.html)")
+    return code
+
+
+def verdict_table(at: Layout) -> str:
+    summary = read_json(at.summary)
+    rows = [
+        [
+            verdict["check"],
+            verdict["case"],
+            verdict["expected"],
+            verdict["outcome"],
+            "" if _as_expected(verdict) else "!",
+        ]
+        for verdict in summary["verdicts"]
+    ]
+    unexpected = sum(not _as_expected(verdict) for verdict in summary["verdicts"])
+    conclusion = (
+        f"{unexpected} of {len(rows)} are NOT as expected" if unexpected else f"all {len(rows)} are as expected"
+    )
+    table = tabulate(rows, headers=["check", "case", "expected", "outcome", ""])
+    return f"\n{at.root}\n\n{table}\n\nVerdicts: {conclusion}"
+
+
+def _as_expected(verdict: dict[str, str]) -> bool:
+    return verdict["outcome"] == verdict["expected"]
+
+
+def _outdated(layouts: Sequence[Layout]) -> bool:
+    """Snakemake does not know of its report as a file: compare times with what the report shows."""
+    shown = [path for at in layouts for folder in (at.figures, at.report) for path in folder.glob("*")]
+    return not REPORT.is_file() or any(path.stat().st_mtime > REPORT.stat().st_mtime for path in shown)
+
+
+def _snakemake(*arguments: str) -> int:
+    return subprocess.run(["snakemake", *arguments]).returncode
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_as_program("ddp_tokens.build", main, sys.argv[1:]))

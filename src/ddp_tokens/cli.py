@@ -1,0 +1,166 @@
+"""The steps by hand: python -m ddp_tokens.cli COMMAND --config config/minimum.yaml
+
+Commands that start ranks are modules of their own: torchrun ... -m ddp_tokens.gradients and -m ddp_tokens.train.
+Each command reads and writes where the rules do, below results/NAME, unless --results says otherwise.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tabulate import tabulate
+
+from ddp_tokens.checks.verdict import Verdict, write_verdicts
+from ddp_tokens.config import Experiment
+from ddp_tokens.files import write_json
+from ddp_tokens.layout import RUNS, Layout, checkpoints_in
+from ddp_tokens.options import parse, run_as_program
+
+PROGRAM = "ddp_tokens.cli"
+UNEXPECTED = 1
+
+
+def prepare(experiment: Experiment, at: Layout) -> int:
+    """corpus, lock and plan"""
+    from ddp_tokens.prepare import prepare
+
+    prepare(experiment, at.rows, at.lock, at.plan)
+    return _wrote(at.rows, at.lock, at.plan)
+
+
+def reference(experiment: Experiment, at: Layout) -> int:
+    """initial weights and reference gradients, in one process"""
+    from ddp_tokens.reference import DTYPES, write_references
+
+    write_references(experiment, at)
+    return _wrote(at.initial, *(at.reference(dtype) for dtype in DTYPES))
+
+
+def check_loss(experiment: Experiment, at: Layout) -> int:
+    """the arithmetic of the denominator"""
+    from ddp_tokens.checks.loss import check_loss
+
+    return _conclude(at, "loss", check_loss())
+
+
+def check_parity(experiment: Experiment, at: Layout) -> int:
+    """the distributed gradients against the reference; needs reference and ddp_tokens.gradients"""
+    from ddp_tokens.checks.gradient_parity import DTYPES, check_gradient_parity, counts_of_windows
+    from ddp_tokens.normalization import FORMULAS
+
+    references = {dtype: at.reference(dtype) for dtype in DTYPES}
+    gradients = {(formula, dtype): at.gradients(formula, dtype) for formula in FORMULAS for dtype in DTYPES}
+    counts = counts_of_windows(at.rows, at.lock, at.plan)
+    verdicts = check_gradient_parity(experiment.tolerances, references, gradients, counts)
+    return _conclude(at, "gradient_parity", verdicts)
+
+
+def check_zero_window(experiment: Experiment, at: Layout) -> int:
+    """an empty window is refused by every rank; needs ddp_tokens.gradients"""
+    from ddp_tokens.checks.zero_window import check_zero_window
+
+    return _conclude(at, "zero_window", check_zero_window(at.zero_window))
+
+
+def check_resume(experiment: Experiment, at: Layout) -> int:
+    """the resumed run against the continuous one; needs all three runs"""
+    from ddp_tokens.checks.resume import check_resume
+
+    interrupted = at.checkpoint("interrupt", experiment.interrupt_at)
+    last = [at.checkpoint(run, experiment.steps) for run in ("continuous", "resume")]
+    return _conclude(at, "resume", check_resume(interrupted, *last))
+
+
+def check_replicas(experiment: Experiment, at: Layout) -> int:
+    """all ranks hold the same parameters; needs all three runs"""
+    from ddp_tokens.checks.replicas import check_replicas
+
+    return _conclude(at, "replicas", check_replicas({run: at.run(run) for run in RUNS}))
+
+
+def check_checkpoints(experiment: Experiment, at: Layout) -> int:
+    """every checkpoint below results/NAME/runs is whole"""
+    from ddp_tokens.checks.checkpoints import check_checkpoints
+    from ddp_tokens.errors import CheckpointError
+
+    directories = [directory for run in RUNS for directory in checkpoints_in(at.run(run))]
+    if not directories:
+        raise CheckpointError(f"{at.root / 'runs'} holds no checkpoint: train first")
+    return _conclude(at, "checkpoints", check_checkpoints(directories))
+
+
+def evaluate(experiment: Experiment, at: Layout) -> int:
+    """loss and accuracy per token of the continuous run's last checkpoint"""
+    from ddp_tokens.evaluation import evaluate_checkpoint
+
+    scores = evaluate_checkpoint(experiment, at.rows, at.lock, at.checkpoint("continuous", experiment.steps))
+    write_json(at.evaluation, scores)
+    splits = {split: score for split, score in scores.items() if isinstance(score, dict)}
+    print(tabulate([{"split": split} | score for split, score in splits.items()], headers="keys"))
+    return _wrote(at.evaluation)
+
+
+def exercise(experiment: Experiment, at: Layout) -> int:
+    """both means and both gradients, before and after the counts change"""
+    from ddp_tokens.exercise import as_text, work_out
+
+    result = work_out(experiment.exercise)
+    write_json(at.exercise, result)
+    print(as_text(result))
+    return _wrote(at.exercise)
+
+
+COMMANDS: dict[str, Callable[[Experiment, Layout], int]] = {
+    "prepare": prepare,
+    "reference": reference,
+    "check-loss": check_loss,
+    "check-parity": check_parity,
+    "check-zero-window": check_zero_window,
+    "check-resume": check_resume,
+    "check-replicas": check_replicas,
+    "check-checkpoints": check_checkpoints,
+    "evaluate": evaluate,
+    "exercise": exercise,
+}
+
+
+def main(arguments: Sequence[str]) -> int:
+    commands = "\n".join(f"  {name:20}{function.__doc__}" for name, function in COMMANDS.items())
+    parser = argparse.ArgumentParser(
+        prog=PROGRAM,
+        description=f"{__doc__}\ncommands:\n{commands}\n  {'config-docs':20}every field of an experiment, as Markdown\n",
+        epilog="COMMAND --help shows its options and every field of the config",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("command", choices=[*COMMANDS, "config-docs"], metavar="COMMAND")
+    command = parser.parse_args(arguments[:1]).command
+    if command == "config-docs":
+        from ddp_tokens.config_docs import config_docs
+
+        print(config_docs(), end="")
+        return 0
+    function = COMMANDS[command]
+    experiment, at, _ = parse(
+        f"{PROGRAM} {command}", arguments[1:], command.replace("-", "_"), description=function.__doc__
+    )
+    return function(experiment, at)
+
+
+def _conclude(at: Layout, check: str, verdicts: Sequence[Verdict]) -> int:
+    write_verdicts(at.check(check), check, verdicts)
+    rows = [[verdict.case, verdict.expected, verdict.outcome, verdict.first_difference or ""] for verdict in verdicts]
+    print(
+        tabulate(rows, headers=["case", "expected", "outcome", "first difference"], maxcolwidths=[None, None, None, 60])
+    )
+    _wrote(at.check(check))
+    return 0 if all(verdict.as_expected for verdict in verdicts) else UNEXPECTED
+
+
+def _wrote(*paths: Path) -> int:
+    print("\n".join(f"wrote {path}" for path in paths))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_as_program(PROGRAM, main, sys.argv[1:]))
