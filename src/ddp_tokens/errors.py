@@ -9,6 +9,7 @@ UserError
 ├── LaunchError            ranks were started in another way than the experiment says
 ├── CheckpointError        a checkpoint is missing, incomplete, altered, or of another experiment
 ├── UnprovenGradientError  training was asked for although a verdict is not as expected
+├── GateError              the chain is done and an outcome is not the expected one
 └── EvidenceError          a file that a check or a figure reads is missing or malformed
 """
 
@@ -46,6 +47,10 @@ class CheckpointError(UserError):
 
 
 class UnprovenGradientError(UserError):
+    pass
+
+
+class GateError(UserError):
     pass
 
 

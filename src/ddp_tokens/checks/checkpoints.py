@@ -30,7 +30,7 @@ def _check_one(directory: Path) -> Verdict:
         case=f"{directory.parent.name}/{directory.name}",
         expected="pass",
         outcome=outcome(problem is None),
-        criterion="every file is there with the SHA-256 of the manifest, which is written last, and is safetensors or JSON",
+        criterion="every file is there, has the SHA-256 that the manifest records, and is safetensors or JSON",
         observed=observed,
         evidence=digests(present),
         first_difference=problem,
