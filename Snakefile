@@ -25,7 +25,7 @@ wildcard_constraints:
 
 
 onstart:
-    experiments.require_gpus()
+    experiments.require_ready()
 
 
 rule report_items:

@@ -34,10 +34,8 @@ def verdict_table(at: Layout) -> str:
     columns = ("check", "case", "expected", "outcome")
     rows = [[verdict[column] for column in columns] for verdict in read_json(at.summary)["verdicts"]]
     unexpected = [row for row in rows if row[-1] != row[-2]]
-    conclusion = (
-        f"{len(unexpected)} of {len(rows)} are NOT as expected" if unexpected else f"all {len(rows)} as expected"
-    )
-    return f"\n{at.root}\n\n{tabulate(rows, headers=columns)}\n\nVerdicts: {conclusion}"
+    count = f"{len(unexpected)} of {len(rows)} are NOT" if unexpected else f"all {len(rows)} are"
+    return f"\n{at.root}\n\n{tabulate(rows, headers=columns)}\n\nVerdicts: {count} as expected"
 
 
 def _outdated(layouts: Sequence[Layout]) -> bool:

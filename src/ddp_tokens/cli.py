@@ -126,14 +126,16 @@ COMMANDS: dict[str, Callable[[Experiment, Layout], int]] = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    commands = "\n".join(f"  {name:20}{function.__doc__}" for name, function in COMMANDS.items())
+    texts = {name: function.__doc__ for name, function in COMMANDS.items()}
+    texts["config-docs"] = "every field of an experiment, as Markdown"
+    commands = "\n".join(f"  {name:20}{text}" for name, text in texts.items())
     parser = argparse.ArgumentParser(
         prog=PROGRAM,
-        description=f"{__doc__}\ncommands:\n{commands}\n  {'config-docs':20}every field of an experiment, as Markdown\n",
+        description=f"{__doc__}\ncommands:\n{commands}\n",
         epilog="COMMAND --help shows its options and every field of the config",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("command", choices=[*COMMANDS, "config-docs"], metavar="COMMAND")
+    parser.add_argument("command", choices=list(texts), metavar="COMMAND")
     command = parser.parse_args(arguments[:1]).command
     if command == "config-docs":
         from ddp_tokens.config_docs import config_docs

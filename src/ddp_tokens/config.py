@@ -196,7 +196,9 @@ def load_experiment(path: Path | str, overrides: Mapping[str, Any] | None = None
     try:
         return Experiment.model_validate(values)
     except ValidationError as error:
-        raise ConfigError(f"{path}: {describe(error)}") from None
+        overridden = overrides and error.errors()[0]["loc"][:1] and error.errors()[0]["loc"][0] in overrides
+        source = f"{path}, as overridden on the command line" if overridden else f"{path}"
+        raise ConfigError(f"{source}: {describe(error)}") from None
 
 
 def merge(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:

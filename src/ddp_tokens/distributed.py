@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 
 import torch
@@ -31,9 +32,8 @@ def cleanup() -> None:
 
 
 @contextmanager
-def process_group(world: World, backend: str, timeout_s: int) -> Iterator[None]:
+def process_group(backend: str, timeout_s: int) -> Iterator[None]:
     """A process group for the length of the block; left also when an exception is raised."""
-    require_devices(world)
     init_distributed(backend, timeout_s)
     try:
         yield
@@ -41,16 +41,22 @@ def process_group(world: World, backend: str, timeout_s: int) -> Iterator[None]:
         cleanup()
 
 
-def require_devices(world: World) -> None:
-    """Raises LaunchError when this rank's GPU does not exist."""
-    if world.device.startswith("cuda"):
-        seen = torch.cuda.device_count()
-        if world.local_rank >= seen:
-            raise LaunchError(
-                f"device cuda needs one GPU per rank, {world.local_rank + 1} or more here, and torch sees {seen}: "
-                "lower world_size or set device to cpu"
-            )
-        torch.cuda.set_device(world.local_rank)
+def claim_device(world: World, backend: str) -> World:
+    """The world with the GPU that this rank uses: its own with NCCL; with gloo, ranks share GPUs in turn.
+
+    Raises LaunchError when there are too few. On the CPU nothing is to be claimed.
+    """
+    if not world.device.startswith("cuda"):
+        return world
+    seen = torch.cuda.device_count()
+    if seen == 0 or (backend == "nccl" and world.local_rank >= seen):
+        raise LaunchError(
+            f"rank {world.rank} needs GPU {world.local_rank} of this host and torch sees {seen}: "
+            "lower world_size, or set device to cpu"
+        )
+    index = world.local_rank % seen
+    torch.cuda.set_device(index)
+    return replace(world, device=f"cuda:{index}")
 
 
 def is_main_process() -> bool:
@@ -64,7 +70,7 @@ def barrier() -> None:
 
 def wrap_for_ddp(model: torch.nn.Module, world: World) -> DistributedDataParallel:
     """The model must be on the rank's device already."""
-    return DistributedDataParallel(model, device_ids=[world.local_rank] if world.device.startswith("cuda") else None)
+    return DistributedDataParallel(model, device_ids=[world.device] if world.device.startswith("cuda") else None)
 
 
 def global_count(local_count: int, device: str = "cpu") -> int:

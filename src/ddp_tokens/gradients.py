@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddp_tokens.corpora.rows import Row
 from ddp_tokens.determinism import make_deterministic
-from ddp_tokens.distributed import process_group, wrap_for_ddp
+from ddp_tokens.distributed import claim_device, process_group, wrap_for_ddp
 from ddp_tokens.errors import EmptyWindowError
 from ddp_tokens.files import write_json
 from ddp_tokens.inputs import Prepared, initial_model, read_prepared
@@ -32,11 +32,13 @@ Microbatches = Sequence[Sequence[Row]]
 
 def main(arguments: Sequence[str]) -> int:
     experiment, at, _ = parse(PROGRAM, arguments, "gradients", description=__doc__)
-    world = world_from_environment(os.environ, experiment.device, experiment.world_size)
+    world = claim_device(
+        world_from_environment(os.environ, experiment.device, experiment.world_size), experiment.resolved_backend
+    )
     make_deterministic(experiment.threads_per_rank)
     prepared = read_prepared(experiment, at)
     workload = load(experiment.workload)
-    with process_group(world, experiment.resolved_backend, experiment.timeout_s):
+    with process_group(experiment.resolved_backend, experiment.timeout_s):
         for dtype_name, dtype in DTYPES.items():
             bare = initial_model(experiment, workload, prepared.shape, at.initial, world.device, dtype)
             model = wrap_for_ddp(bare, world)

@@ -27,19 +27,25 @@ def pools(rows: Sequence[Row], world_size: int) -> list[list[str]]:
     return [ordered[start:end] for start, end in pairwise(edges)]
 
 
+def require_large_pools(rows: int, world_size: int, accumulation: int, batch: int) -> None:
+    """Raises PlanError when the smallest pool of `rows` training rows has too few for one window."""
+    needed, smallest = accumulation * batch, rows // world_size
+    if needed > smallest:
+        raise PlanError(
+            f"accumulation x batch = {accumulation} x {batch} = {needed} rows per rank and window, but the smallest "
+            f"pool holds {smallest} ({rows} training rows over world_size {world_size}): "
+            "lower batch or accumulation, or give more training rows"
+        )
+
+
 def make_plan(rows: Sequence[Row], *, seed: int, steps: int, world_size: int, accumulation: int, batch: int) -> Plan:
     """Each rank draws accumulation * batch rows of its pool per window, without replacement inside it, anew in each.
 
     Raises PlanError when a pool is too small for one window.
     """
+    require_large_pools(len(rows), world_size, accumulation, batch)
     of_rank = pools(rows, world_size)
     needed = accumulation * batch
-    smallest = min(range(world_size), key=lambda rank: len(of_rank[rank]))
-    if needed > len(of_rank[smallest]):
-        raise PlanError(
-            f"accumulation x batch = {accumulation} x {batch} = {needed} rows per rank and window, but the pool of "
-            f"rank {smallest} holds {len(of_rank[smallest])}: lower batch or accumulation, or give more training rows"
-        )
     rng = random.Random(seed + PLAN_SEED_OFFSET)
     plan = []
     for _ in range(steps):

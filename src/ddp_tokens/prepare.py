@@ -2,12 +2,25 @@
 
 from pathlib import Path
 
-from ddp_tokens.config import Experiment
+from ddp_tokens.config import Experiment, GeneratedCorpus
 from ddp_tokens.corpora import rows
-from ddp_tokens.corpora.lock import write_corpus
+from ddp_tokens.corpora.lock import Tally, write_corpus
 from ddp_tokens.files import read_json, write_json
-from ddp_tokens.plan import make_plan, plan_document
+from ddp_tokens.plan import make_plan, plan_document, require_large_pools
 from ddp_tokens.steps import PLAN_FIELDS, dump
+
+
+def require_preparable(experiment: Experiment) -> None:
+    """Raise what `prepare` would raise, and write nothing: called before a rebuild touches any file."""
+    if isinstance(experiment.corpus, GeneratedCorpus):
+        training = experiment.corpus.train
+    else:
+        tally = Tally()
+        for row in rows(experiment.corpus, experiment.seed):
+            tally.add(row)
+        tally.require_supervised(experiment.corpus)
+        training = tally.counts["train"]["rows"]
+    require_large_pools(training, experiment.world_size, experiment.accumulation, experiment.batch)
 
 
 def prepare(experiment: Experiment, rows_path: Path, lock_path: Path, plan_path: Path) -> None:

@@ -18,7 +18,7 @@ from tqdm import tqdm
 from ddp_tokens.checkpoint import TrainingState, load, save
 from ddp_tokens.config import Experiment
 from ddp_tokens.determinism import make_deterministic, seed_rank
-from ddp_tokens.distributed import process_group, wrap_for_ddp
+from ddp_tokens.distributed import claim_device, process_group, wrap_for_ddp
 from ddp_tokens.errors import CheckpointError
 from ddp_tokens.files import sha256, write_json_lines
 from ddp_tokens.guard import require_proven
@@ -39,7 +39,9 @@ log = logging.getLogger(PROGRAM)
 
 def main(arguments: Sequence[str]) -> int:
     experiment, at, own = parse(PROGRAM, arguments, _run_name, _add_arguments, __doc__)
-    world = world_from_environment(os.environ, experiment.device, experiment.world_size)
+    world = claim_device(
+        world_from_environment(os.environ, experiment.device, experiment.world_size), experiment.resolved_backend
+    )
     logging.basicConfig(level=logging.INFO if world.is_main else logging.ERROR, format="%(message)s", stream=sys.stderr)
     for warning in require_proven([at.check("loss"), at.check("gradient_parity")], experiment.train_anyway):
         log.warning("warning: %s", warning)
@@ -54,7 +56,7 @@ def run_training(experiment: Experiment, at: Layout, world: World, run: str, res
     identity = run_identity(experiment, at)
     workload = load_workload(experiment.workload)
     until = experiment.interrupt_at if run == "interrupt" else experiment.steps
-    with process_group(world, experiment.resolved_backend, experiment.timeout_s):
+    with process_group(experiment.resolved_backend, experiment.timeout_s):
         seed_rank(experiment.seed, world.rank)
         bare = initial_model(experiment, workload, prepared.shape, at.initial, world.device, torch.float32)
         model = wrap_for_ddp(bare, world)

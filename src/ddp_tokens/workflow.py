@@ -4,13 +4,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, MutableMapping
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from ddp_tokens.config import Experiment, OwnRows, load_experiment
 from ddp_tokens.errors import ConfigError, LaunchError
 from ddp_tokens.layout import checkpoint_name
+from ddp_tokens.prepare import require_preparable
 from ddp_tokens.steps import settings_document
 
 CONFIG_FOLDER = Path("config")
@@ -24,14 +24,26 @@ class Experiments:
         """Raises ConfigError when an experiment that is to be built is not valid."""
         self.names: list[str] = list(config.get("experiments") or [])
         self._overrides = {name: value for name, value in config.items() if name not in NOT_OVERRIDES}
-        self.get = cache(self._read)
+        self._read_so_far: dict[str, Experiment] = {}
         if not self.names:
             raise ConfigError("config/config.yaml: field 'experiments' names no experiment to build")
         for name in self.names:
             self.get(name)
 
+    def get(self, name: str) -> Experiment:
+        if name not in self._read_so_far:
+            self._read_so_far[name] = self._read(name)
+        return self._read_so_far[name]
+
     def _read(self, name: str) -> Experiment:
-        return load_experiment(CONFIG_FOLDER / f"{name}.yaml", self._overrides)
+        path = CONFIG_FOLDER / f"{name}.yaml"
+        experiment = load_experiment(path, self._overrides)
+        if experiment.name != name:
+            raise ConfigError(
+                f"{path}: field 'name' says {experiment.name}, but its results go to results/{name}: leave it out, "
+                f"or copy the file to config/{experiment.name}.yaml"
+            )
+        return experiment
 
     def settings(self, name: str, step: str) -> str:
         return settings_document(self.get(name), step)
@@ -63,23 +75,27 @@ class Experiments:
         experiment = self.get(name)
         return experiment.world_size if experiment.device == "cuda" else 0
 
-    def require_gpus(self) -> None:
-        """Raises LaunchError when an experiment needs more GPUs than torch sees. Asks torch in a process of its own."""
-        needed = max((self.needed_gpus(name) for name in self.names), default=0)
-        if needed:
-            seen = visible_gpus()
-            if seen < needed:
-                raise LaunchError(
-                    f"device cuda needs {needed} GPU{'s' if needed > 1 else ''} (one per rank) and torch sees {seen}: "
-                    "lower world_size, or set device to cpu"
-                )
+    def require_ready(self) -> None:
+        """Refuse what can't work before the first job touches a file.
 
-    def needed_gpus(self, name: str) -> int:
-        """NCCL wants one GPU per rank; gloo ranks may share one."""
-        experiment = self.get(name)
-        if experiment.device != "cuda":
-            return 0
-        return experiment.world_size if experiment.resolved_backend == "nccl" else 1
+        Raises CorpusError or PlanError for rows that prepare would refuse, LaunchError when an experiment needs more
+        GPUs than torch sees, which a process of its own asks torch.
+        """
+        for experiment in self._read_so_far.values():
+            require_preparable(experiment)
+        needed = max(map(needed_gpus, self._read_so_far.values()))
+        if needed and (seen := visible_gpus()) < needed:
+            raise LaunchError(
+                f"device cuda needs {needed} GPU{'s' if needed > 1 else ''} (one per rank) and torch sees {seen}: "
+                "lower world_size, or set device to cpu"
+            )
+
+
+def needed_gpus(experiment: Experiment) -> int:
+    """NCCL wants one GPU per rank; gloo ranks may share one."""
+    if experiment.device != "cuda":
+        return 0
+    return experiment.world_size if experiment.resolved_backend == "nccl" else 1
 
 
 def put_this_python_first(environment: MutableMapping[str, str]) -> None:

@@ -1,7 +1,7 @@
 """The corpus as a file, and the lock that says what it held when it was prepared."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,26 +20,49 @@ class Shape:
     positions: int
 
 
+@dataclass
+class Tally:
+    """What a corpus holds, counted row by row."""
+
+    counts: dict[str, dict[str, int]] = field(
+        default_factory=lambda: {split: {"rows": 0, "tokens": 0, "supervised": 0} for split in SPLITS}
+    )
+    measured: Shape = Shape(0, 0, 0)
+
+    def add(self, row: Row) -> None:
+        of_split = self.counts[row.split]
+        of_split["rows"] += 1
+        of_split["tokens"] += len(row.tokens)
+        of_split["supervised"] += supervised(row)
+        self.measured = Shape(
+            max(self.measured.vocabulary, 1 + max(row.tokens)),
+            max(self.measured.classes, 1 + max(row.labels)),
+            max(self.measured.positions, len(row.tokens)),
+        )
+
+    def require_supervised(self, corpus: Corpus) -> None:
+        """Raises CorpusError when there is nothing to train on, or nothing to score."""
+        source = corpus.path if isinstance(corpus, OwnRows) else "the generated corpus"
+        for split in ("train", "test"):
+            if not self.counts[split]["supervised"]:
+                raise CorpusError(
+                    f"{source} has no supervised token (label other than {UNSUPERVISED}) in split '{split}'"
+                )
+
+
 def write_corpus(rows: Iterable[Row], corpus: Corpus, rows_path: Path | str, lock_path: Path | str) -> list[Row]:
     """Write rows and lock; return the training rows. One pass; nothing is written when a row is refused."""
-    counts = {split: {"rows": 0, "tokens": 0, "supervised": 0} for split in SPLITS}
-    largest_token = largest_label = longest = 0
+    tally = Tally()
     training = []
     with replacing(rows_path) as stream:
         for row in rows:
             stream.write(json_line(row.record()).encode())
-            of_split = counts[row.split]
-            of_split["rows"] += 1
-            of_split["tokens"] += len(row.tokens)
-            of_split["supervised"] += supervised(row)
-            largest_token = max(largest_token, *row.tokens)
-            largest_label = max(largest_label, *row.labels)
-            longest = max(longest, len(row.tokens))
+            tally.add(row)
             if row.split == "train":
                 training.append(row)
-        _require_supervised(counts, corpus)
-    measured = Shape(largest_token + 1, largest_label + 1, longest)
-    lock = {"corpus_sha256": sha256(rows_path), "counts": counts, "shape": vars(_shape(corpus, measured))}
+        tally.require_supervised(corpus)
+    shape = vars(_shape(corpus, tally.measured))
+    lock = {"corpus_sha256": sha256(rows_path), "counts": tally.counts, "shape": shape}
     if isinstance(corpus, OwnRows):
         lock["source_sha256"] = sha256(corpus.path)
     write_json(lock_path, lock)
@@ -84,10 +107,3 @@ def _shape(corpus: Corpus, measured: Shape) -> Shape:
     if isinstance(corpus, OwnRows):
         return Shape(measured.vocabulary, corpus.classes or measured.classes, measured.positions)
     return Shape(corpus.vocabulary, corpus.classes, corpus.max_length)
-
-
-def _require_supervised(counts: dict[str, dict[str, int]], corpus: Corpus) -> None:
-    source = corpus.path if isinstance(corpus, OwnRows) else "the generated corpus"
-    for split in ("train", "test"):
-        if not counts[split]["supervised"]:
-            raise CorpusError(f"{source} has no supervised token (label other than {UNSUPERVISED}) in split '{split}'")

@@ -1,0 +1,163 @@
+"""Four pages for a reader who was not there: verdicts, published against measured, settings, versions.
+
+Each is one HTML file that needs nothing else, with the same bytes for the same inputs.
+"""
+
+import json
+import os
+import platform
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import YamlLexer
+
+from ddp_tokens.config import Experiment
+from ddp_tokens.steps import dump
+from ddp_tokens.summary import KEY_NUMBERS, headline, unexpected
+
+TEMPLATES = Path(__file__).parent / "templates"
+PACKAGES = ("torch", "numpy", "safetensors", "snakemake", "pydantic", "pandas", "matplotlib", "jinja2", "pygments")
+GUARDS = ("loss", "gradient_parity")
+QUESTIONS = {
+    "loss": "Does the denominator give the mean over all tokens? On numbers that can be redone by hand.",
+    "gradient_parity": "Is the gradient that DDP leaves the gradient of the objective, as one process computes it? "
+    "token_mean is the formula in use, mean_of_means the known mistake, as a control. native is the training dtype; "
+    "in float64 only the formula can make a difference. Two windows: the first, and the one whose ranks differ most "
+    "in supervised units. A tolerance has an absolute and a relative part and a value may use both, so a relative "
+    "error above the relative part can still be within tolerance.",
+    "zero_window": "Does every rank refuse a window without a supervised unit, and is nothing changed?",
+    "resume": "Is the interrupted and resumed run the uninterrupted one, bit for bit?",
+    "replicas": "Do all ranks hold the same parameters after training?",
+    "checkpoints": "Is each checkpoint whole, unaltered, and free of executable content?",
+}
+
+
+def verdicts_page(summary: Mapping[str, Any]) -> str:
+    verdicts = summary["verdicts"]
+    groups = [
+        {
+            "name": check,
+            "question": QUESTIONS.get(check, ""),
+            "verdicts": [verdict for verdict in verdicts if verdict["check"] == check],
+            "evidence": _evidence(verdict for verdict in verdicts if verdict["check"] == check),
+        }
+        for check in summary["checks"]
+    ]
+    return _render(
+        "verdicts",
+        summary["experiment"],
+        headline=headline(summary),
+        problems=unexpected(summary),
+        trained_anyway=summary["trained_anyway"],
+        unproven=[problem for problem in unexpected(summary) if problem.startswith(GUARDS)],
+        groups=groups,
+    )
+
+
+def published_page(summary: Mapping[str, Any]) -> str:
+    return _render("published", summary["experiment"], rows=summary["published"])
+
+
+def config_page(experiment: Experiment) -> str:
+    return _render("config", experiment.name, settings=highlighted(settings_yaml(experiment)))
+
+
+def versions_page(experiment: Experiment) -> str:
+    return _render("versions", experiment.name, software=software(), circumstances=circumstances(experiment))
+
+
+def settings_yaml(experiment: Experiment) -> str:
+    """Every field in the order of its definition; defaults and overrides are in."""
+    values = dump(experiment)
+    ordered = {name: values[name] for name in Experiment.model_fields if name in values}
+    return yaml.safe_dump(ordered, sort_keys=False)
+
+
+def highlighted(text: str) -> Markup:
+    return Markup(highlight(text, YamlLexer(), HtmlFormatter(nowrap=True, noclasses=True)))
+
+
+def software() -> dict[str, str]:
+    """Versions as the installed packages record them: nothing is imported for it."""
+    return {"python": platform.python_version()} | {package: _version(package) for package in PACKAGES}
+
+
+def circumstances(experiment: Experiment) -> dict[str, str]:
+    return {
+        "platform": f"{platform.system()} {platform.release()} ({platform.machine()})",
+        "CPU cores": str(os.cpu_count()),
+        "device": experiment.device,
+        "backend": _resolved(experiment.backend, experiment.resolved_backend),
+        "launcher": _resolved(experiment.launcher, experiment.resolved_launcher),
+        "ranks": f"{experiment.world_size}, on one host",
+        "threads per rank": str(experiment.threads_per_rank),
+    }
+
+
+def number_text(value: Any) -> str:
+    """A number as one reads it: 282,628 and 2.98e-08; summary.csv has all digits."""
+    if isinstance(value, bool) or value is None:
+        return str(value).lower()
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:.3g}"
+    if isinstance(value, list):
+        return "(" + ", ".join(number_text(item) for item in value) + ")"
+    if isinstance(value, Mapping):
+        return "; ".join(f"{name}: {number_text(item)}" for name, item in value.items())
+    return str(value)
+
+
+def exact_text(value: Any) -> str:
+    """All digits: where two values differ, rounding could hide it."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def numbers(observed: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """(name, text) of what was observed, key numbers first."""
+    names = [name for name in KEY_NUMBERS if name in observed]
+    names += [name for name in observed if name not in KEY_NUMBERS]
+    return [(name.replace("_", " "), number_text(observed[name])) for name in names]
+
+
+def _evidence(verdicts: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    return dict(sorted(item for verdict in verdicts for item in verdict["evidence"].items()))
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _resolved(asked: str, taken: str) -> str:
+    return taken if asked == taken else f"{taken} ({asked})"
+
+
+def _render(page: str, experiment: str, **values: Any) -> str:
+    return _templates().get_template(f"{page}.html").render(experiment=experiment, **values)
+
+
+@lru_cache(maxsize=None)
+def _templates() -> Environment:
+    """Everything that is filled in is escaped; a name that a template uses and nobody gave is an error."""
+    templates = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    templates.filters |= {"numbers": numbers, "exact": exact_text}
+    return templates
