@@ -1,0 +1,81 @@
+"""What reruns after a change, and what must not."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.workflow.projects import rules_to_run
+
+TRAINING = {"interrupt", "continuous", "resume"}
+AFTER_TRAINING = {"check_resume", "check_replicas", "check_checkpoints", "evaluate", "figure", "summary", "gate"}
+CONCLUSION = {"summary", "gate"}
+
+
+@contextmanager
+def edited(*paths: Path) -> Iterator[None]:
+    """The files with one more line, put back afterwards with the times that they had."""
+    before = [(path, path.read_bytes()) for path in paths]
+    try:
+        for path, content in before:
+            path.write_bytes(content + b"\n# edited\n")
+        yield
+    finally:
+        for path, content in before:
+            path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        (["README.md"], set()),
+        (["src/ddp_tokens/cli.py"], set()),
+        (["src/ddp_tokens/checks/resume.py"], {"check_resume"} | CONCLUSION),
+        (["src/ddp_tokens/checks/gradient_parity.py"], {"check_parity", "figure"} | CONCLUSION),
+        (["src/ddp_tokens/trainer.py"], TRAINING | AFTER_TRAINING),
+        (
+            ["src/ddp_tokens/normalization.py"],
+            {"check_loss", "gradients", "check_parity", "check_zero_window", "exercise"} | TRAINING | AFTER_TRAINING,
+        ),
+        (["src/ddp_tokens/evaluation.py"], {"evaluate"} | CONCLUSION),
+        (["workflow_scripts/check_loss.py"], {"check_loss"} | CONCLUSION),
+        # A check that reruns hides what comes after it from Snakemake's own triggers, as its verdict only guards.
+        (
+            ["src/ddp_tokens/checks/gradient_parity.py", "src/ddp_tokens/trainer.py"],
+            {"check_parity"} | TRAINING | AFTER_TRAINING,
+        ),
+    ],
+)
+def test_an_edited_file_reruns_the_steps_that_use_it(built, files, expected):
+    assert rules_to_run(built) == set()
+    with edited(*(built / name for name in files)):
+        assert rules_to_run(built) == expected
+    assert rules_to_run(built) == set()
+
+
+def test_another_lock_file_reruns_everything(built):
+    with edited(built / "envs/requirements.lock"):
+        everything = rules_to_run(built)
+    assert {"prepare", "reference", "check_loss", "gradients", "exercise"} | TRAINING | AFTER_TRAINING <= everything
+
+
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [
+        ("optimizer={lr: 0.05}", TRAINING | AFTER_TRAINING),
+        ("tolerances={native: {atol: 1e-5}}", {"check_parity", "figure"} | CONCLUSION),
+        ("interrupt_at=3", {"interrupt", "resume"} | AFTER_TRAINING - {"evaluate"}),
+        ("train_anyway=true", TRAINING | AFTER_TRAINING),
+    ],
+)
+def test_a_changed_setting_reruns_the_steps_that_read_it(built, setting, expected):
+    assert rules_to_run(built, "--config", setting) == expected
+
+
+def test_another_world_size_reruns_all_but_the_arithmetic(built):
+    rerun = rules_to_run(built, "--config", "world_size=1")
+    assert {"prepare", "reference", "gradients", "check_parity"} | TRAINING | AFTER_TRAINING == rerun - {
+        "check_zero_window"
+    }
+    assert not {"check_loss", "exercise"} & rerun
