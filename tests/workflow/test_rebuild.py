@@ -6,27 +6,25 @@ from pathlib import Path
 
 from tests.workflow.projects import build, copy_project, digests, rules_to_run, run, snakemake
 
-ALL_RULES = set(
-    [
-        "prepare",
-        "reference",
-        "check_loss",
-        "gradients",
-        "check_parity",
-        "check_zero_window",
-        "interrupt",
-        "continuous",
-        "resume",
-        "check_resume",
-        "check_replicas",
-        "check_checkpoints",
-        "evaluate",
-        "exercise",
-        "figure",
-        "summary",
-        "gate",
-    ]
-)
+ALL_RULES = {
+    "prepare",
+    "reference",
+    "check_loss",
+    "gradients",
+    "check_parity",
+    "check_zero_window",
+    "interrupt",
+    "continuous",
+    "resume",
+    "check_resume",
+    "check_replicas",
+    "check_checkpoints",
+    "evaluate",
+    "exercise",
+    "figure",
+    "summary",
+    "gate",
+}
 
 
 def verdicts(project: Path, check: str) -> dict[str, dict]:
