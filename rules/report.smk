@@ -7,7 +7,6 @@ rule figure:
         "{wildcards.experiment}: figures"
     input:
         settings="results/{experiment}/settings/figure.json",
-        parity=rules.check_parity.output.verdicts,
         reference=rules.reference.output.native,
         token_mean=rules.gradients.output.token_mean_native,
         mean_of_means=rules.gradients.output.mean_of_means_native,
@@ -19,22 +18,25 @@ rule figure:
             "results/{experiment}/figures/tokens.png",
             caption="../report/tokens.rst",
             category="{experiment}",
-            subcategory="2 Figures",
-            labels={"item": "Tokens per rank and window", "kind": "figure"},
+            subcategory="3 Figures",
+            labels={"item": "Units per rank and window", "kind": "figure"},
         ),
         gradients=report(
             "results/{experiment}/figures/gradients.png",
             caption="../report/gradients.rst",
             category="{experiment}",
-            subcategory="2 Figures",
+            subcategory="3 Figures",
             labels={"item": "Gradient error of both formulas", "kind": "figure"},
         ),
         resume=report(
             "results/{experiment}/figures/resume.png",
             caption="../report/resume.rst",
             category="{experiment}",
-            subcategory="2 Figures",
-            labels={"item": "Loss of the resumed and the continuous run", "kind": "figure"},
+            subcategory="3 Figures",
+            labels={
+                "item": "Loss across the interruption",
+                "kind": "figure",
+            },
         ),
         tokens_svg="results/{experiment}/figures/tokens.svg",
         gradients_svg="results/{experiment}/figures/gradients.svg",
@@ -43,6 +45,10 @@ rule figure:
         "results/{experiment}/logs/figure.log",
     benchmark:
         "results/{experiment}/benchmarks/figure.tsv"
+    params:
+        caption=lambda wildcards: experiments.get(wildcards.experiment).model_dump(
+            mode="json", include={"steps", "interrupt_at", "world_size", "tolerances"}
+        ),
     conda:
         "../envs/environment.yaml"
     script:
@@ -54,14 +60,19 @@ rule summary:
         "{wildcards.experiment}: all verdicts in one table"
     input:
         settings="results/{experiment}/settings/summary.json",
-        loss=rules.check_loss.output.verdicts,
-        gradient_parity=rules.check_parity.output.verdicts,
-        zero_window=rules.check_zero_window.output.verdicts,
-        resume=rules.check_resume.output.verdicts,
-        replicas=rules.check_replicas.output.verdicts,
-        checkpoints=rules.check_checkpoints.output.verdicts,
+        checks=[
+            rules.check_loss.output.verdicts,
+            rules.check_parity.output.verdicts,
+            rules.check_zero_window.output.verdicts,
+            rules.check_resume.output.verdicts,
+            rules.check_replicas.output.verdicts,
+            rules.check_checkpoints.output.verdicts,
+        ],
         evaluation=rules.evaluate.output.evaluation,
-        lock=rules.prepare.output.lock,
+        templates=expand(
+            "src/ddp_tokens/templates/{page}.html",
+            page=["page", "verdicts", "published", "config", "versions"],
+        ),
     output:
         csv="results/{experiment}/summary.csv",
         json="results/{experiment}/summary.json",
@@ -76,27 +87,31 @@ rule summary:
             "results/{experiment}/report/published.html",
             caption="../report/published.rst",
             category="{experiment}",
-            subcategory="1 Verdicts",
-            labels={"item": "Published run against this machine", "kind": "table"},
+            subcategory="2 Beside a published run",
+            labels={"item": "Published run r1 and this one", "kind": "table"},
         ),
         config=report(
             "results/{experiment}/report/config.html",
             caption="../report/config.rst",
             category="{experiment}",
-            subcategory="3 How it was made",
+            subcategory="4 How it was made",
             labels={"item": "Resolved config", "kind": "table"},
         ),
         versions=report(
             "results/{experiment}/report/versions.html",
             caption="../report/versions.rst",
             category="{experiment}",
-            subcategory="3 How it was made",
+            subcategory="4 How it was made",
             labels={"item": "Versions", "kind": "table"},
         ),
     log:
         "results/{experiment}/logs/summary.log",
     benchmark:
         "results/{experiment}/benchmarks/summary.tsv"
+    params:
+        caption=lambda wildcards: experiments.get(wildcards.experiment).model_dump(
+            mode="json", include={"steps", "tolerances"}
+        ),
     conda:
         "../envs/environment.yaml"
     script:

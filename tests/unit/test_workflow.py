@@ -1,0 +1,69 @@
+"""What the Snakefile asks while it is parsed."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from ddp_tokens.errors import ConfigError, LaunchError
+from ddp_tokens.workflow import Experiments, needed_gpus, put_this_python_first, visible_gpus
+
+
+@pytest.fixture
+def configs(tmp_path, monkeypatch):
+    """An empty project: defaults are valid, so an empty file is an experiment."""
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "tiny.yaml").touch()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "config"
+
+
+def test_overrides_reach_every_experiment(configs):
+    experiments = Experiments({"experiments": ["tiny"], "world_size": "4", "optimizer": {"lr": "1e-3"}})
+    assert experiments.get("tiny").world_size == 4
+    assert experiments.get("tiny").optimizer.lr == 0.001
+    assert experiments.get("tiny").optimizer.momentum == 0.9
+
+
+def test_an_override_that_is_wrong_is_not_blamed_on_the_file(configs):
+    with pytest.raises(ConfigError, match=r"tiny\.yaml, as overridden on the command line: unknown field 'bacth'"):
+        Experiments({"experiments": ["tiny"], "bacth": 3})
+
+
+def test_nothing_to_build_is_an_error(configs):
+    with pytest.raises(ConfigError, match=r"config/config\.yaml: field 'experiments' names no experiment"):
+        Experiments({"experiments": []})
+
+
+def test_a_name_that_is_not_the_files_is_refused(configs):
+    (configs / "tiny.yaml").write_text("name: other\n")
+    with pytest.raises(ConfigError, match="leave it out, or copy the file"):
+        Experiments({"experiments": ["tiny"]})
+
+
+@pytest.mark.parametrize(
+    ("settings", "command", "gpus"),
+    [
+        ({}, "python -m ddp_tokens.launch --nproc-per-node=2", 0),
+        ({"launcher": "torchrun"}, "torchrun --standalone --nnodes=1 --nproc-per-node=2", 0),
+        ({"device": "cuda", "world_size": 3}, "torchrun --standalone --nnodes=1 --nproc-per-node=3", 3),
+        ({"device": "cuda", "backend": "gloo"}, "torchrun --standalone --nnodes=1 --nproc-per-node=2", 1),
+    ],
+)
+def test_launcher_and_gpus_follow_the_device(configs, settings, command, gpus):
+    experiments = Experiments({"experiments": ["tiny"], **settings})
+    assert experiments.launch("tiny") == command
+    assert needed_gpus(experiments.get("tiny")) == gpus
+
+
+def test_too_few_gpus_are_refused_with_both_numbers(configs):
+    seen = visible_gpus()
+    experiments = Experiments({"experiments": ["tiny"], "device": "cuda", "world_size": seen + 1})
+    with pytest.raises(LaunchError, match=rf"needs {seen + 1} GPUs? \(one per rank\) and torch sees {seen}"):
+        experiments.require_ready()
+
+
+def test_jobs_find_the_python_that_runs_snakemake():
+    environment = {"PATH": "/usr/bin"}
+    put_this_python_first(environment)
+    assert environment["PATH"].split(":") == [str(Path(sys.executable).parent), "/usr/bin"]
