@@ -8,6 +8,8 @@ from snakemake.exceptions import WorkflowError
 
 
 configfile: "config/config.yaml"
+
+
 report: "report/workflow.rst"
 
 

@@ -2,8 +2,6 @@
 
 
 rule check_resume:
-    message:
-        "{wildcards.experiment}: the resumed run against the continuous one, bit for bit"
     input:
         settings="results/{experiment}/settings/check_resume.json",
         interrupted=rules.interrupt.output.run,
@@ -17,13 +15,13 @@ rule check_resume:
         "results/{experiment}/benchmarks/check_resume.tsv"
     conda:
         "../envs/environment.yaml"
+    message:
+        "{wildcards.experiment}: the resumed run against the continuous one, bit for bit"
     script:
         "../workflow_scripts/check_resume.py"
 
 
 rule check_replicas:
-    message:
-        "{wildcards.experiment}: all ranks hold the same parameters"
     input:
         settings="results/{experiment}/settings/check_replicas.json",
         interrupt=rules.interrupt.output.run,
@@ -37,13 +35,13 @@ rule check_replicas:
         "results/{experiment}/benchmarks/check_replicas.tsv"
     conda:
         "../envs/environment.yaml"
+    message:
+        "{wildcards.experiment}: all ranks hold the same parameters"
     script:
         "../workflow_scripts/check_replicas.py"
 
 
 rule check_checkpoints:
-    message:
-        "{wildcards.experiment}: every checkpoint is whole"
     input:
         settings="results/{experiment}/settings/check_checkpoints.json",
         interrupt=rules.interrupt.output.run,
@@ -57,5 +55,7 @@ rule check_checkpoints:
         "results/{experiment}/benchmarks/check_checkpoints.tsv"
     conda:
         "../envs/environment.yaml"
+    message:
+        "{wildcards.experiment}: every checkpoint is whole"
     script:
         "../workflow_scripts/check_checkpoints.py"

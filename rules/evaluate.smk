@@ -2,8 +2,6 @@
 
 
 rule evaluate:
-    message:
-        "{wildcards.experiment}: loss and accuracy per token of the continuous run"
     input:
         settings="results/{experiment}/settings/evaluate.json",
         rows=rules.prepare.output.rows,
@@ -17,13 +15,13 @@ rule evaluate:
         "results/{experiment}/benchmarks/evaluate.tsv"
     conda:
         "../envs/environment.yaml"
+    message:
+        "{wildcards.experiment}: loss and accuracy per token of the continuous run"
     script:
         "../workflow_scripts/evaluate.py"
 
 
 rule exercise:
-    message:
-        "{wildcards.experiment}: both means and both gradients, before and after the counts change"
     input:
         settings="results/{experiment}/settings/exercise.json",
     output:
@@ -34,5 +32,7 @@ rule exercise:
         "results/{experiment}/benchmarks/exercise.tsv"
     conda:
         "../envs/environment.yaml"
+    message:
+        "{wildcards.experiment}: both means and both gradients, before and after the counts change"
     script:
         "../workflow_scripts/exercise.py"

@@ -2,8 +2,6 @@
 
 
 rule reference:
-    message:
-        "{wildcards.experiment}: initial weights and reference gradients, one process"
     input:
         settings="results/{experiment}/settings/reference.json",
         rows=rules.prepare.output.rows,
@@ -19,13 +17,13 @@ rule reference:
         "results/{experiment}/benchmarks/reference.tsv"
     conda:
         "../envs/environment.yaml"
+    message:
+        "{wildcards.experiment}: initial weights and reference gradients, one process"
     script:
         "../workflow_scripts/reference.py"
 
 
 rule check_loss:
-    message:
-        "{wildcards.experiment}: the arithmetic of the denominator"
     input:
         settings="results/{experiment}/settings/check_loss.json",
     output:
@@ -36,13 +34,13 @@ rule check_loss:
         "results/{experiment}/benchmarks/check_loss.tsv"
     conda:
         "../envs/environment.yaml"
+    message:
+        "{wildcards.experiment}: the arithmetic of the denominator"
     script:
         "../workflow_scripts/check_loss.py"
 
 
 rule gradients:
-    message:
-        "{wildcards.experiment}: gradients of all ranks, for each formula and dtype"
     input:
         settings="results/{experiment}/settings/gradients.json",
         rows=rules.prepare.output.rows,
@@ -59,20 +57,20 @@ rule gradients:
         "results/{experiment}/logs/gradients.log",
     benchmark:
         "results/{experiment}/benchmarks/gradients.tsv"
+    conda:
+        "../envs/environment.yaml"
     threads: lambda wildcards: experiments.threads(wildcards.experiment)
     resources:
         gpu=lambda wildcards: experiments.gpus(wildcards.experiment),
     params:
         launch=lambda wildcards: experiments.launch(wildcards.experiment),
-    conda:
-        "../envs/environment.yaml"
+    message:
+        "{wildcards.experiment}: gradients of all ranks, for each formula and dtype"
     shell:
         "{params.launch} -m ddp_tokens.gradients --settings {input.settings} > {log} 2>&1"
 
 
 rule check_parity:
-    message:
-        "{wildcards.experiment}: the distributed gradient against the reference"
     input:
         settings="results/{experiment}/settings/check_parity.json",
         rows=rules.prepare.output.rows,
@@ -92,13 +90,13 @@ rule check_parity:
         "results/{experiment}/benchmarks/check_parity.tsv"
     conda:
         "../envs/environment.yaml"
+    message:
+        "{wildcards.experiment}: the distributed gradient against the reference"
     script:
         "../workflow_scripts/check_parity.py"
 
 
 rule check_zero_window:
-    message:
-        "{wildcards.experiment}: an empty window is refused by every rank"
     input:
         settings="results/{experiment}/settings/check_zero_window.json",
         messages=rules.gradients.output.zero_window,
@@ -110,5 +108,7 @@ rule check_zero_window:
         "results/{experiment}/benchmarks/check_zero_window.tsv"
     conda:
         "../envs/environment.yaml"
+    message:
+        "{wildcards.experiment}: an empty window is refused by every rank"
     script:
         "../workflow_scripts/check_zero_window.py"

@@ -2,8 +2,6 @@
 
 
 rule prepare:
-    message:
-        "{wildcards.experiment}: corpus and plan"
     input:
         settings="results/{experiment}/settings/prepare.json",
         source=lambda wildcards: experiments.source_of_rows(wildcards.experiment),
@@ -17,5 +15,7 @@ rule prepare:
         "results/{experiment}/benchmarks/prepare.tsv"
     conda:
         "../envs/environment.yaml"
+    message:
+        "{wildcards.experiment}: corpus and plan"
     script:
         "../workflow_scripts/prepare.py"

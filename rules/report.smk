@@ -3,8 +3,6 @@
 
 
 rule figure:
-    message:
-        "{wildcards.experiment}: figures"
     input:
         settings="results/{experiment}/settings/figure.json",
         reference=rules.reference.output.native,
@@ -45,19 +43,19 @@ rule figure:
         "results/{experiment}/logs/figure.log",
     benchmark:
         "results/{experiment}/benchmarks/figure.tsv"
+    conda:
+        "../envs/environment.yaml"
     params:
         caption=lambda wildcards: experiments.get(wildcards.experiment).model_dump(
             mode="json", include={"steps", "interrupt_at", "world_size", "tolerances"}
         ),
-    conda:
-        "../envs/environment.yaml"
+    message:
+        "{wildcards.experiment}: figures"
     script:
         "../workflow_scripts/figure.py"
 
 
 rule summary:
-    message:
-        "{wildcards.experiment}: all verdicts in one table"
     input:
         settings="results/{experiment}/settings/summary.json",
         checks=[
@@ -108,19 +106,19 @@ rule summary:
         "results/{experiment}/logs/summary.log",
     benchmark:
         "results/{experiment}/benchmarks/summary.tsv"
+    conda:
+        "../envs/environment.yaml"
     params:
         caption=lambda wildcards: experiments.get(wildcards.experiment).model_dump(
             mode="json", include={"steps", "tolerances"}
         ),
-    conda:
-        "../envs/environment.yaml"
+    message:
+        "{wildcards.experiment}: all verdicts in one table"
     script:
         "../workflow_scripts/summary.py"
 
 
 rule gate:
-    message:
-        "{wildcards.experiment}: is every outcome the expected one?"
     input:
         settings="results/{experiment}/settings/gate.json",
         summary=rules.summary.output.json,
@@ -133,5 +131,7 @@ rule gate:
         "results/{experiment}/benchmarks/gate.tsv"
     conda:
         "../envs/environment.yaml"
+    message:
+        "{wildcards.experiment}: is every outcome the expected one?"
     script:
         "../workflow_scripts/gate.py"

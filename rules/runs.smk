@@ -4,8 +4,6 @@
 
 
 rule interrupt:
-    message:
-        "{wildcards.experiment}: train and stop at the interruption"
     input:
         settings="results/{experiment}/settings/interrupt.json",
         rows=rules.prepare.output.rows,
@@ -20,20 +18,20 @@ rule interrupt:
         "results/{experiment}/logs/interrupt.log",
     benchmark:
         "results/{experiment}/benchmarks/interrupt.tsv"
+    conda:
+        "../envs/environment.yaml"
     threads: lambda wildcards: experiments.threads(wildcards.experiment)
     resources:
         gpu=lambda wildcards: experiments.gpus(wildcards.experiment),
     params:
         launch=lambda wildcards: experiments.launch(wildcards.experiment),
-    conda:
-        "../envs/environment.yaml"
+    message:
+        "{wildcards.experiment}: train and stop at the interruption"
     shell:
         "{params.launch} -m ddp_tokens.train --settings {input.settings} > {log} 2>&1"
 
 
 rule continuous:
-    message:
-        "{wildcards.experiment}: train without interruption"
     input:
         settings="results/{experiment}/settings/continuous.json",
         rows=rules.prepare.output.rows,
@@ -48,20 +46,20 @@ rule continuous:
         "results/{experiment}/logs/continuous.log",
     benchmark:
         "results/{experiment}/benchmarks/continuous.tsv"
+    conda:
+        "../envs/environment.yaml"
     threads: lambda wildcards: experiments.threads(wildcards.experiment)
     resources:
         gpu=lambda wildcards: experiments.gpus(wildcards.experiment),
     params:
         launch=lambda wildcards: experiments.launch(wildcards.experiment),
-    conda:
-        "../envs/environment.yaml"
+    message:
+        "{wildcards.experiment}: train without interruption"
     shell:
         "{params.launch} -m ddp_tokens.train --settings {input.settings} --continuous > {log} 2>&1"
 
 
 rule resume:
-    message:
-        "{wildcards.experiment}: train on from the interruption"
     input:
         settings="results/{experiment}/settings/resume.json",
         rows=rules.prepare.output.rows,
@@ -77,13 +75,17 @@ rule resume:
         "results/{experiment}/logs/resume.log",
     benchmark:
         "results/{experiment}/benchmarks/resume.tsv"
+    conda:
+        "../envs/environment.yaml"
     threads: lambda wildcards: experiments.threads(wildcards.experiment)
     resources:
         gpu=lambda wildcards: experiments.gpus(wildcards.experiment),
     params:
         launch=lambda wildcards: experiments.launch(wildcards.experiment),
-        checkpoint=lambda wildcards, input: experiments.interrupted_checkpoint(wildcards.experiment, input.interrupted),
-    conda:
-        "../envs/environment.yaml"
+        checkpoint=lambda wildcards, input: experiments.interrupted_checkpoint(
+            wildcards.experiment, input.interrupted
+        ),
+    message:
+        "{wildcards.experiment}: train on from the interruption"
     shell:
         "{params.launch} -m ddp_tokens.train --settings {input.settings} --resume {params.checkpoint} > {log} 2>&1"

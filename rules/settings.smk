@@ -3,15 +3,17 @@
 
 
 rule settings:
-    message:
-        "{wildcards.experiment}: settings of {wildcards.step}"
     output:
         settings="results/{experiment}/settings/{step}.json",
-    params:
-        document=lambda wildcards: experiments.settings(wildcards.experiment, wildcards.step),
     log:
         "results/{experiment}/logs/settings_{step}.log",
     conda:
         "../envs/environment.yaml"
+    params:
+        document=lambda wildcards: experiments.settings(
+            wildcards.experiment, wildcards.step
+        ),
+    message:
+        "{wildcards.experiment}: settings of {wildcards.step}"
     shell:
         "printf '%s' {params.document:q} > {output.settings} 2> {log}"

@@ -25,11 +25,10 @@ from ddp_tokens.normalization import MEAN_OF_MEANS, TOKEN_MEAN
 Record = Mapping[str, Any]
 
 BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILLION = "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00"
-OF_RANKS = tuple(
-    zip((BLUE, VERMILLION, GREEN, PURPLE, SKY, ORANGE), ("o", "^", "s", "D", "v", "P"), strict=True)
-)
+COLOURS, MARKERS = (BLUE, VERMILLION, GREEN, PURPLE, SKY, ORANGE), ("o", "^", "s", "D", "v", "P", "X")
 WIDTH = 6.5
-CURVE_POINTS = 600
+CURVE_POINTS = 400
+CURVES = {TOKEN_MEAN: (BLUE, "-"), MEAN_OF_MEANS: (VERMILLION, "--")}
 STYLE = {
     "font.family": "DejaVu Sans",
     "font.size": 9.0,
@@ -45,7 +44,7 @@ STYLE = {
     "svg.hashsalt": "ddp_tokens",
     "svg.fonttype": "path",
 }
-FORMATS = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}
+METADATA: Mapping[str, Any] = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}
 
 
 def save_tokens(run: Path, outputs: Sequence[Path]) -> None:
@@ -89,13 +88,14 @@ def tokens_figure(ranks: Sequence[Sequence[Record]]) -> Figure:
     axes = figure.subplots()
     units = numpy.array([[record["units"] for record in of_rank] for of_rank in ranks])
     windows = [record["step"] for record in ranks[0]]
-    for rank, (of_rank, (colour, marker)) in enumerate(zip(units, cycle(OF_RANKS), strict=False)):
+    for rank, (of_rank, colour, marker) in enumerate(zip(units, cycle(COLOURS), cycle(MARKERS), strict=False)):
         label = f"rank {rank}: {of_rank.sum():,} in all"
         axes.plot(windows, of_rank, color=colour, marker=marker, markersize=3, linewidth=0.8, label=label)
     if len(ranks) > 1:
         axes.plot(windows, units.mean(axis=0), color="black", linestyle=":", linewidth=1.2, label="equal share")
     axes.set(xlabel="window (one update)", ylabel="supervised units of the rank", ylim=(0, None))
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(_whole_numbers())
+    axes.yaxis.set_major_formatter("{x:,.0f}")
     figure.legend(loc="outside upper left", ncols=min(3, len(ranks) + 1))
     return figure
 
@@ -115,20 +115,109 @@ def error_ratios(observed: Arrays, reference: Arrays, tolerance: Tolerance) -> N
 
 
 def gradients_figure(ratios: Mapping[str, Mapping[str, NDArray[numpy.float64]]], tolerance: Tolerance) -> Figure:
-    """`ratios`: window -> formula -> error ratios, largest first. Errors of exactly 0 have no place on a log scale."""
-    figure = Figure(figsize=(WIDTH, 3.8), layout="constrained")
+    """`ratios`: window -> formula -> error ratios, largest first. An error of exactly 0 has no place on a log scale."""
+    figure = Figure(figsize=(WIDTH, 3.7), layout="constrained")
     panels = figure.subplots(1, len(ratios), sharey=True, squeeze=False)[0]
     for axes, (window, of_formulas) in zip(panels, ratios.items(), strict=True):
-        _curve(axes, of_formulas[MEAN_OF_MEANS], "mean of means", VERMILLION, "--")
-        _curve(axes, of_formulas[TOKEN_MEAN], "token mean", BLUE, "-")
-        axes.axhline(1, color="black", linewidth=1.2)
-        axes.set_yscale("log")
-        axes.set(xlim=(0, 100), title=f"window: {window.replace('_', ' ')}", xlabel="share of values, largest error first (%)")
-        axes.legend(loc="outside")
+        axes.axhline(
+            1, color="black", linewidth=1.2, label=f"tolerance: {tolerance.atol:g} + {tolerance.rtol:g} x |ref|"
+        )
+        for formula, (colour, linestyle) in CURVES.items():
+            label = formula.replace("_", " ")
+            axes.plot(*curve(of_formulas[formula]), color=colour, linestyle=linestyle, linewidth=1.8, label=label)
+        axes.set(yscale="log", xlim=(-1, 101), xlabel="values, largest error first (%)")
+        axes.set_title(
+            "\n".join([f"window: {window.replace('_', ' ')}", *_outside(of_formulas)]), loc="left", fontsize=8
+        )
+    low, high = panels[0].get_ylim()
+    panels[0].set(ylabel="error / tolerance of the value", ylim=(min(low, 0.1), max(high, 10)))
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3)
     return figure
 
 
-def _curve(axes: Axes, ratios: NDArray[numpy.float64], label: str, colour: str, linestyle: str) -> None:
-    outside = int((ratios > 1).sum())
-    finite = ratios[numpy.isfinite(ratios)]
-    chosen = numpy.unique(numpy.linspace(0, max(ratios.size - 1, 0), CURVE_POINTS).astype(int))
+def curve(ratios: NDArray[numpy.float64]) -> tuple[NDArray[numpy.float64], NDArray[numpy.float64]]:
+    """Share of values in percent, and their ratio: some hundred points of the sorted values, finite and above 0."""
+    if not ratios.size:
+        return numpy.empty(0), numpy.empty(0)
+    ends = numpy.geomspace(1 / ratios.size, 0.5, CURVE_POINTS)
+    steps = numpy.concatenate([numpy.linspace(0, 1, CURVE_POINTS), ends, 1 - ends])
+    indices = numpy.unique((steps * (ratios.size - 1)).astype(int))
+    chosen = indices[numpy.isfinite(ratios[indices]) & (ratios[indices] > 0)]
+    return 100 * (chosen + 1) / ratios.size, ratios[chosen]
+
+
+def _outside(of_formulas: Mapping[str, NDArray[numpy.float64]]) -> list[str]:
+    return [
+        f"{formula.replace('_', ' ')}: {int((ratios > 1).sum()):,} of {ratios.size:,} outside"
+        for formula, ratios in of_formulas.items()
+    ]
+
+
+def resume_figure(
+    interrupt_at: int, interrupt: Sequence[Record], continuous: Sequence[Record], resume: Sequence[Record]
+) -> Figure:
+    """Interrupted run up to the seam, resumed run after it, both over the continuous run; below, the difference."""
+    before = {record["step"]: record["loss"] for record in interrupt if record["step"] <= interrupt_at}
+    after = {record["step"]: record["loss"] for record in resume if record["step"] > interrupt_at}
+    whole = {record["step"]: record["loss"] for record in continuous}
+    figure = Figure(figsize=(WIDTH, 4.2), layout="constrained")
+    top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+    top.plot(list(whole), list(whole.values()), color="black", linewidth=1.0, label="continuous")
+    points = {"linestyle": "none", "markersize": 4, "markerfacecolor": "none"}
+    top.plot(list(before), list(before.values()), color=BLUE, marker="o", label="interrupted", **points)
+    top.plot(list(after), list(after.values()), color=VERMILLION, marker="^", label="resumed", **points)
+    top.set_ylabel("loss per supervised unit")
+    differences = {step: loss - whole[step] for step, loss in (before | after).items() if step in whole}
+    _differences(bottom, differences, interrupt_at)
+    for axes in (top, bottom):
+        axes.axvline(interrupt_at + 0.5, color="black", linestyle="--", linewidth=1.0)
+    top.annotate(
+        f"interrupted after update {interrupt_at}",
+        (interrupt_at + 0.5, 1),
+        (4, -2),
+        textcoords="offset points",
+        xycoords=("data", "axes fraction"),
+        verticalalignment="top",
+        fontsize=8,
+    )
+    bottom.set_xlabel("update")
+    bottom.xaxis.set_major_locator(_whole_numbers())
+    figure.legend(loc="outside upper left", ncols=3)
+    return figure
+
+
+def _differences(axes: Axes, differences: Mapping[int, float], interrupt_at: int) -> None:
+    """Where all differences are 0 the scale has no other mark, and the panel says so."""
+    for colour, marker, steps in (
+        (BLUE, "o", [step for step in differences if step <= interrupt_at]),
+        (VERMILLION, "^", [step for step in differences if step > interrupt_at]),
+    ):
+        axes.plot(
+            steps, [differences[step] for step in steps], color=colour, marker=marker, markersize=3, linestyle="none"
+        )
+    axes.set_ylabel("difference")
+    largest = max((abs(value) for value in differences.values()), default=0.0)
+    if largest == 0:
+        axes.set(ylim=(-1, 1), yticks=[0])
+        text = f"exactly 0 at all {len(differences)} updates"
+    else:
+        text = f"largest: {largest:.3g}"
+    axes.set_title(text, loc="right", fontsize=8)
+
+
+def _whole_numbers() -> MaxNLocator:
+    return MaxNLocator(11, integer=True, steps=[1, 2, 5, 10])
+
+
+def _use_style() -> None:
+    """Nothing of a reader's own matplotlibrc may change the bytes."""
+    matplotlib.rcdefaults()
+    matplotlib.rcParams.update(STYLE)
+
+
+def _save(figure: Figure, outputs: Sequence[Path]) -> None:
+    for path in outputs:
+        kind = path.suffix.removeprefix(".")
+        with replacing(path) as stream:
+            figure.savefig(stream, format=kind, metadata=METADATA[kind])

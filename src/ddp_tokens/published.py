@@ -25,7 +25,7 @@ R1: Mapping[str, Any] = {
 SAME_CRITERION = "same criterion"
 OTHER_CRITERION = "another criterion"
 SAME_QUESTION = "same question"
-LEVEL_ONLY = "in level only: other sequences"
+LEVEL_ONLY = "level only: other corpus rule and seed"
 WORDS = {PASS: "within tolerance", FAIL: "refused", INCONCLUSIVE: "inconclusive"}
 ABSENT = "not measured"
 

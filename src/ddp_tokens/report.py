@@ -7,14 +7,13 @@ import json
 import os
 import platform
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import YamlLexer
@@ -25,6 +24,7 @@ from ddp_tokens.summary import KEY_NUMBERS, headline, unexpected
 
 TEMPLATES = Path(__file__).parent / "templates"
 PACKAGES = ("torch", "numpy", "safetensors", "snakemake", "pydantic", "pandas", "matplotlib", "jinja2", "pygments")
+PLACES = ("rank", "step", "parameter", "index")
 GUARDS = ("loss", "gradient_parity")
 QUESTIONS = {
     "loss": "Does the denominator give the mean over all tokens? On numbers that can be redone by hand.",
@@ -81,8 +81,9 @@ def settings_yaml(experiment: Experiment) -> str:
     return yaml.safe_dump(ordered, sort_keys=False)
 
 
-def highlighted(text: str) -> Markup:
-    return Markup(highlight(text, YamlLexer(), HtmlFormatter(nowrap=True, noclasses=True)))
+def highlighted(text: str) -> str:
+    """HTML, with the text escaped."""
+    return str(highlight(text, YamlLexer(), HtmlFormatter(nowrap=True, noclasses=True)))
 
 
 def software() -> dict[str, str]:
@@ -106,14 +107,14 @@ def number_text(value: Any) -> str:
     """A number as one reads it: 282,628 and 2.98e-08; summary.csv has all digits."""
     if isinstance(value, bool) or value is None:
         return str(value).lower()
-    if isinstance(value, int):
-        return f"{value:,}"
+    if isinstance(value, int) or (isinstance(value, float) and 100 <= abs(value) < 1e9):
+        return f"{value:,.0f}"
     if isinstance(value, float):
         return f"{value:.3g}"
     if isinstance(value, list):
-        return "(" + ", ".join(number_text(item) for item in value) + ")"
+        return "(" + ", ".join(number_text(item) for item in value) + ")" if value else "none"
     if isinstance(value, Mapping):
-        return "; ".join(f"{name}: {number_text(item)}" for name, item in value.items())
+        return "; ".join(f"{', '.join(names)}: {text}" for text, names in _by_text(value).items())
     return str(value)
 
 
@@ -127,6 +128,20 @@ def numbers(observed: Mapping[str, Any]) -> list[tuple[str, str]]:
     names = [name for name in KEY_NUMBERS if name in observed]
     names += [name for name in observed if name not in KEY_NUMBERS]
     return [(name.replace("_", " "), number_text(observed[name])) for name in names]
+
+
+def first_things_first(difference: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """(name, text): where it is, before what it is."""
+    names = sorted(difference, key=lambda name: (PLACES.index(name) if name in PLACES else len(PLACES), name))
+    return [(name.replace("_", " "), exact_text(difference[name])) for name in names]
+
+
+def _by_text(values: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Names that share a value, so that what all ranks say alike is said once."""
+    names: dict[str, list[str]] = {}
+    for name, value in values.items():
+        names.setdefault(number_text(value), []).append(name)
+    return names
 
 
 def _evidence(verdicts: Iterable[Mapping[str, Any]]) -> dict[str, str]:
@@ -148,7 +163,7 @@ def _render(page: str, experiment: str, **values: Any) -> str:
     return _templates().get_template(f"{page}.html").render(experiment=experiment, **values)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _templates() -> Environment:
     """Everything that is filled in is escaped; a name that a template uses and nobody gave is an error."""
     templates = Environment(
@@ -159,5 +174,5 @@ def _templates() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    templates.filters |= {"numbers": numbers, "exact": exact_text}
+    templates.filters |= {"numbers": numbers, "placed": first_things_first}
     return templates

@@ -83,7 +83,8 @@ def gate(summary_path: Path | str) -> str:
     summary = read_json(summary_path)
     problems = unexpected(summary)
     if problems:
-        raise GateError(f"{summary['experiment']}: {'; '.join(problems)} (report/verdicts.html shows the numbers)")
+        page = Path(summary_path).parent / "report" / "verdicts.html"
+        raise GateError(f"{summary['experiment']}: {'; '.join(problems)}; {page} shows the numbers")
     anyway = "train_anyway was set.\n" if summary["trained_anyway"] else ""
     return f"{summary['experiment']}: {headline(summary)}\n{anyway}"
 

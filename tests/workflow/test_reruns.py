@@ -1,5 +1,6 @@
 """What reruns after a change, and what must not."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,14 +17,15 @@ CONCLUSION = {"summary", "gate"}
 @contextmanager
 def edited(*paths: Path) -> Iterator[None]:
     """The files with one more line, put back afterwards with the times that they had."""
-    before = [(path, path.read_bytes()) for path in paths]
+    before = [(path, path.read_bytes(), path.stat()) for path in paths]
     try:
-        for path, content in before:
+        for path, content, _ in before:
             path.write_bytes(content + b"\n# edited\n")
         yield
     finally:
-        for path, content in before:
+        for path, content, status in before:
             path.write_bytes(content)
+            os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
 @pytest.mark.parametrize(

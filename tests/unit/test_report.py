@@ -1,0 +1,140 @@
+import re
+from dataclasses import asdict
+
+import pytest
+import yaml
+
+from ddp_tokens import report
+from ddp_tokens.checks.verdict import Verdict
+from ddp_tokens.published import Comparison
+from ddp_tokens.summary import summarize
+from tests.helpers import tiny_experiment
+
+EVIDENCE = {"results/tiny/b.safetensors": "bb", "results/tiny/a.safetensors": "aa"}
+
+
+def verdict(case="token_mean.native.first", expected="pass", outcome="pass", first_difference=None, **observed):
+    return Verdict(case, expected, outcome, "|ddp - ref| <= 1e-06", observed, EVIDENCE, first_difference)
+
+
+def control():
+    difference = {"ddp": 0.1, "index": [0, 1], "parameter": "head.weight"}
+    return verdict("mean_of_means.native.first", "fail", "fail", difference, values=282628, max_abs_error=2.98e-8)
+
+
+def summary_of(checks, **settings):
+    row = Comparison("Test tokens", "18,231", "20 <b>", "level only")
+    return summarize(tiny_experiment(**settings), checks, {}, [asdict(row)])
+
+
+def text_of(page):
+    """What a reader sees, without tags and layout."""
+    body = page[page.index("<body>") :]
+    return " ".join(re.sub(r"<[^>]*>", " ", body).split())
+
+
+def pages():
+    summary, experiment = summary_of({"gradient_parity": [verdict(), control()]}), tiny_experiment()
+    return {
+        "verdicts": report.verdicts_page(summary),
+        "published": report.published_page(summary),
+        "config": report.config_page(experiment),
+        "versions": report.versions_page(experiment),
+    }
+
+
+def test_headline_is_the_first_sentence():
+    text = text_of(report.verdicts_page(summary_of({"loss": [verdict()], "gradient_parity": [control()]})))
+    assert text.startswith("Verdicts of tiny 2 verdicts in 2 checks, all as expected.")
+    assert "not as expected" not in text
+
+
+def test_control_shows_expectation_outcome_and_mark_side_by_side():
+    text = text_of(report.verdicts_page(summary_of({"gradient_parity": [control()]})))
+    assert "mean_of_means.native.first control |ddp - ref| &lt;= 1e-06 fail fail ✓ as expected" in text
+    assert "values 282,628 max abs error 2.98e-08" in text
+    assert "First difference: parameter head.weight, index [0, 1], ddp 0.1" in text
+
+
+def test_verdict_that_is_not_as_expected_is_named_on_top_and_marked():
+    text = text_of(report.verdicts_page(summary_of({"resume": [verdict("parameters", "pass", "fail")]})))
+    assert "not all as expected: resume/parameters is fail, expected pass." in text
+    assert "pass fail ✗ not as expected" in text
+    assert "✓" not in text
+
+
+def test_check_without_verdicts_is_shown():
+    assert "There is no verdict." in text_of(report.verdicts_page(summary_of({"checkpoints": []})))
+
+
+def test_check_that_the_page_does_not_know_is_shown_all_the_same():
+    text = text_of(report.verdicts_page(summary_of({"of_your_own": [verdict()]})))
+    assert "of_your_own Case and criterion" in text
+
+
+def test_training_on_an_unproven_gradient_is_told_only_where_it_was_allowed():
+    unproven = {"gradient_parity": [verdict(outcome="fail")]}
+    notice = "train_anyway was set: training was allowed on an unproven gradient."
+    assert notice not in text_of(report.verdicts_page(summary_of(unproven)))
+    text = text_of(report.verdicts_page(summary_of(unproven, train_anyway=True)))
+    assert f"{notice} It did run on one: gradient_parity/token_mean.native.first is fail, expected pass." in text
+    proven = text_of(report.verdicts_page(summary_of({"loss": [verdict()]}, train_anyway=True)))
+    assert notice in proven
+    assert "It did run on one" not in proven
+
+
+def test_evidence_is_listed_once_per_check_by_path():
+    text = text_of(report.verdicts_page(summary_of({"gradient_parity": [verdict(), control()]})))
+    assert "2 files with their SHA-256 aa results/tiny/a.safetensors bb results/tiny/b.safetensors" in text
+
+
+def test_whatever_a_verdict_says_is_escaped():
+    page = report.verdicts_page(summary_of({"zero_window": [verdict(messages={"0": "a <script> & more"})]}))
+    assert "<script>" not in page
+    assert "a &lt;script&gt; &amp; more" in page
+    assert "20 &lt;b&gt;" in report.published_page(summary_of({}))
+
+
+def test_config_page_holds_every_field():
+    experiment = tiny_experiment(train_anyway=True)
+    assert yaml.safe_load(report.settings_yaml(experiment)) == experiment.model_dump(mode="json")
+    assert "train_anyway : true" in text_of(report.config_page(experiment))
+
+
+def test_settings_are_escaped():
+    page = report.config_page(tiny_experiment(corpus={"path": "a<script>.jsonl"}))
+    assert "<script" not in page
+    assert "a&lt;script&gt;.jsonl" in page
+
+
+def test_versions_page_names_torch_and_what_auto_became():
+    text = text_of(pages()["versions"])
+    assert re.search(r"torch \d+\.\d+", text)
+    assert "backend gloo (auto)" in text
+    assert "threads per rank 1" in text
+
+
+@pytest.mark.parametrize("page", ["verdicts", "published", "config", "versions"])
+def test_page_needs_nothing_else(page):
+    text = pages()[page]
+    assert text == pages()[page]
+    assert not re.findall(r"https?://|<script|<link|<img|src=|@import|url\(", text)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (282628, "282,628"),
+        (2.9802322387695312e-08, "2.98e-08"),
+        (1831.7162480551233, "1,832"),
+        (0.0, "0"),
+        (True, "true"),
+        (None, "none"),
+        ([652, 1564], "(652, 1,564)"),
+        ([], "none"),
+        ("inf", "inf"),
+        ({"0": "refused", "1": "refused", "2": "went on"}, "0, 1: refused; 2: went on"),
+    ],
+)
+def test_numbers_read_as_numbers(value, text):
+    assert report.number_text(value) == text
