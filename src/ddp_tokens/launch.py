@@ -17,7 +17,9 @@ from collections.abc import Sequence
 
 from ddp_tokens.options import run_as_program
 
-AGENT_LOGGER = "torch.distributed.elastic.multiprocessing.api"
+# A rank has said what is wrong by itself; these would add a page about the same exit code.
+SILENCED_LOGGERS = ("torch.distributed.elastic.multiprocessing.api", "torch.multiprocessing.spawn")
+SIGNALLED = 128
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -27,18 +29,21 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("module", help="a module with main(arguments) -> exit code")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="passed on to the module")
     own = parser.parse_args(arguments)
+    if own.nproc_per_node < 1:
+        parser.error(f"--nproc-per-node must be 1 or more, not {own.nproc_per_node}")
     return launch(own.module, own.arguments, own.nproc_per_node)
 
 
 def launch(module: str, arguments: Sequence[str], ranks: int) -> int:
     """Run `module`.main(arguments) in `ranks` processes; return the exit code of the first that failed, or 0."""
     import torch._dynamo  # noqa: F401  (imported once here, instead of by the optimizer in every rank)
+    from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     importlib.import_module(module)
-    # A rank has said what is wrong by itself; the agent would add a page about the same exit code.
-    logging.getLogger(AGENT_LOGGER).setLevel(logging.CRITICAL)
+    for name in SILENCED_LOGGERS:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -58,12 +63,18 @@ def launch(module: str, arguments: Sequence[str], ranks: int) -> int:
             print(f"ddp_tokens.launch: rank {rank} was ended by signal {-failure.exitcode}", file=sys.stderr)
             return 1
         return int(failure.exitcode)
+    except SignalException as stop:
+        return SIGNALLED + int(stop.sigval)
     return 0
 
 
 def _run_rank(module: str, arguments: Sequence[str]) -> None:
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+
     try:
         code = run_as_program(module, importlib.import_module(module).main, arguments)
+    except SignalException as stop:
+        code = SIGNALLED + stop.sigval
     except Exception:
         traceback.print_exc()
         code = 1
