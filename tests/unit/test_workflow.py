@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ddp_tokens.errors import ConfigError, LaunchError
+from ddp_tokens.errors import ConfigError, CorpusError, LaunchError, PlanError
 from ddp_tokens.workflow import Experiments, needed_gpus, put_this_python_first, visible_gpus
 
 
@@ -67,3 +67,28 @@ def test_jobs_find_the_python_that_runs_snakemake():
     environment = {"PATH": "/usr/bin"}
     put_this_python_first(environment)
     assert environment["PATH"].split(":") == [str(Path(sys.executable).parent), "/usr/bin"]
+
+
+@pytest.mark.parametrize(("ranks", "threads", "cores"), [(1, 1, 1), (2, 1, 1), (4, 1, 2), (2, 4, 4)])
+def test_a_run_keeps_half_of_its_threads_busy(configs, ranks, threads, cores):
+    experiments = Experiments({"experiments": ["tiny"], "world_size": ranks, "threads_per_rank": threads})
+    assert experiments.threads("tiny") == cores
+
+
+def test_the_checkpoint_to_resume_from(configs):
+    experiments = Experiments({"experiments": ["tiny"], "interrupt_at": 7})
+    assert experiments.interrupted_checkpoint("tiny", "runs/interrupt") == "runs/interrupt/step-0007"
+
+
+def test_own_rows_are_an_input_of_prepare(configs):
+    (configs / "mine.yaml").write_text("corpus: {path: rows.jsonl}")
+    experiments = Experiments({"experiments": ["tiny", "mine"]})
+    assert [experiments.source_of_rows(name) for name in experiments.names] == [[], ["rows.jsonl"]]
+
+
+def test_rows_that_prepare_would_refuse_are_refused_before_the_first_job(configs):
+    Experiments({"experiments": ["tiny"]}).require_ready()
+    with pytest.raises(PlanError, match="accumulation x batch = 2 x 512 = 1024 rows"):
+        Experiments({"experiments": ["tiny"], "batch": 512}).require_ready()
+    with pytest.raises(CorpusError, match=r"corpus\.path gone\.jsonl cannot be read"):
+        Experiments({"experiments": ["tiny"], "corpus": {"path": "gone.jsonl"}}).require_ready()

@@ -1,0 +1,48 @@
+"""One set of versions: pyproject.toml states ranges, and both files in envs/ hold what was resolved from them."""
+
+import re
+import tomllib
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from ddp_tokens.steps import PROJECT_ROOT
+
+
+def pins(lines):
+    """Canonical name -> version, of lines NAME==VERSION."""
+    pairs = (line.split("==") for line in lines if line and not line.startswith("#"))
+    return {canonicalize_name(name): version for name, version in pairs}
+
+
+LOCK = pins((PROJECT_ROOT / "envs" / "requirements.lock").read_text().splitlines())
+CONDA = yaml.safe_load((PROJECT_ROOT / "envs" / "environment.yaml").read_text())["dependencies"]
+PROJECT = tomllib.loads((PROJECT_ROOT / "pyproject.toml").read_text())["project"]
+DIRECT = [Requirement(text) for text in (*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["dev"])]
+
+
+@pytest.mark.parametrize("requirement", DIRECT, ids=lambda requirement: requirement.name)
+def test_the_lock_satisfies_each_direct_dependency(requirement):
+    assert requirement.specifier.contains(LOCK[canonicalize_name(requirement.name)])
+
+
+def test_both_environments_have_the_same_versions():
+    [of_pip] = [entry["pip"] for entry in CONDA if isinstance(entry, dict)]
+    conda = pins(of_pip)
+    assert conda == {name: LOCK[name] for name in conda}
+    assert set(conda) == {canonicalize_name(requirement.name) for requirement in DIRECT}
+
+
+def test_the_lock_names_no_build():
+    """One lock for CPU and GPU machines: no "+cpu", and nothing that only torch's CUDA build needs."""
+    assert {name: version for name, version in LOCK.items() if Version(version).local} == {}
+    assert [name for name in LOCK if re.match(r"nvidia-|cuda-|triton$", name)] == []
+    assert len(LOCK) > len(DIRECT)
+
+
+def test_conda_takes_a_python_that_the_project_supports():
+    [python] = [entry for entry in CONDA if isinstance(entry, str) and entry.startswith("python=")]
+    assert Requirement(f"python{PROJECT['requires-python']}").specifier.contains(python.removeprefix("python="))

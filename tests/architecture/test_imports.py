@@ -1,0 +1,215 @@
+"""The import graph tells the story of the data flow: a room imports only rooms above it."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ddp_tokens.sources import SOURCE_ROOT, module_path, source_files
+from ddp_tokens.steps import PROJECT_ROOT
+from tests.architecture.code import dotted, modules, trees
+
+# A folder is one room. A new module must be given its place here.
+ROOMS = [
+    "errors",
+    "files",
+    "config",
+    "config_docs",
+    "world",
+    "layout",
+    "sources",
+    "corpora",
+    "plan",
+    "normalization",
+    "checkpoint_files",
+    # no torch up to here, nor in what reads and judges files
+    "steps",
+    "options",
+    "script",
+    "prepare",
+    "workflow",
+    "checks",
+    "guard",
+    "exercise",
+    "published",
+    "summary",
+    "figures",
+    "report",
+    "build",
+    # with tensors
+    "workloads",
+    "determinism",
+    "tensors",
+    "distributed",
+    "inputs",
+    "window",
+    "reference",
+    "gradients",
+    "evaluation",
+    "checkpoint",
+    "trainer",
+    "train",
+    "launch",
+    "cli",
+]
+
+
+def room_of(module):
+    """ddp_tokens.corpora.lock is in corpora; the package's own __init__ is in no room."""
+    return module.split(".")[1] if "." in module else None
+
+
+def imports_of(tree):
+    """Modules of this package that a file imports, anywhere in it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute: sources.py reads only those"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        else:
+            continue
+        for name in names:
+            if name.startswith("ddp_tokens."):
+                yield name if module_path(name) else name.rpartition(".")[0]
+
+
+@pytest.mark.parametrize("module", modules())
+def test_every_module_has_its_place(module):
+    assert room_of(module) in (*ROOMS, None), f"{module} stands in no room of ROOMS"
+
+
+def test_no_room_is_empty():
+    assert {room_of(module) for module in modules()} - {None} == set(ROOMS)
+
+
+@pytest.mark.parametrize("module", modules())
+def test_a_room_imports_only_rooms_above_it(module):
+    own = room_of(module)
+    for imported in imports_of(trees()[module]):
+        other = room_of(imported)
+        if other not in (own, None):
+            assert ROOMS.index(other) < ROOMS.index(own), f"{module} imports {imported}, which stands below it"
+
+
+def test_the_rule_can_be_broken():
+    """The injected fault: a plan that imports the trainer is noticed."""
+    [imported] = imports_of(ast.parse("from ddp_tokens.trainer import train"))
+    assert imported == "ddp_tokens.trainer"
+    assert ROOMS.index(room_of(imported)) > ROOMS.index("plan")
+
+
+FORBIDDEN_TO_CHECKS = ("trainer", "train", "distributed", "window", "checkpoint", "launch")
+
+
+@pytest.mark.parametrize("module", [name for name in modules() if room_of(name) == "checks"])
+def test_checks_read_files_and_never_train(module):
+    """Not even through a module in between."""
+    for path in source_files(module_path(module)):
+        assert path.relative_to(SOURCE_ROOT / "ddp_tokens").parts[0].removesuffix(".py") not in FORBIDDEN_TO_CHECKS
+        assert "torch" not in top_level_packages(path), path
+
+
+def top_level_packages(path):
+    """First names of what a file imports when it is imported itself, not inside a function."""
+    for node in ast.parse(path.read_bytes()).body:
+        if isinstance(node, ast.Import):
+            yield from (part for alias in node.names for part in alias.name.split("."))
+        elif isinstance(node, ast.ImportFrom):
+            yield from node.module.split(".")
+
+
+WITHOUT_TORCH = [
+    "ddp_tokens.workflow",
+    "ddp_tokens.prepare",
+    "ddp_tokens.steps",
+    "ddp_tokens.options",
+    "ddp_tokens.script",
+    "ddp_tokens.guard",
+    "ddp_tokens.exercise",
+    "ddp_tokens.published",
+    "ddp_tokens.summary",
+    "ddp_tokens.figures",
+    "ddp_tokens.report",
+    "ddp_tokens.build",
+    "ddp_tokens.cli",
+    *(name for name in modules() if room_of(name) == "checks"),
+]
+
+
+def loads_torch(*imported):
+    code = f"import sys, {', '.join(imported)}; sys.exit('torch' in sys.modules)"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+
+
+def test_no_torch_is_imported_where_none_is_needed():
+    """It would cost seconds in each process. All at once: when this fails, the next test says which one it is."""
+    result = loads_torch(*WITHOUT_TORCH)
+    assert result.returncode == 0, result.stderr
+    assert loads_torch("ddp_tokens.tensors").returncode == 1  # the measurement sees torch where it is
+
+
+# The commands of cli import what they need when they are called, torch included.
+@pytest.mark.parametrize("module", [name for name in WITHOUT_TORCH if name != "ddp_tokens.cli"])
+def test_no_file_behind_it_imports_torch(module):
+    for path in source_files(module_path(module)):
+        assert "torch" not in top_level_packages(path), path
+
+
+TENSOR_SCRIPTS = ("reference", "evaluate")
+SCRIPTS = sorted((PROJECT_ROOT / "workflow_scripts").glob("*.py"))
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_only_scripts_with_tensors_load_torch(script):
+    uses_torch = any("torch" in top_level_packages(path) for path in source_files(script))
+    assert uses_torch == (script.stem in TENSOR_SCRIPTS)
+
+
+FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "joblib", "shelve", "marshal"}
+FORBIDDEN_CALLS = {
+    "eval",
+    "exec",
+    "torch.load",
+    "torch.save",
+    "yaml.load",
+    "yaml.unsafe_load",
+    "numpy.load",
+    "numpy.save",
+}
+
+
+def dangers_in(tree):
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ({alias.name.split(".")[0] for alias in node.names} & FORBIDDEN_MODULES)
+        elif isinstance(node, ast.ImportFrom):
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            yield from ({node.module.split(".")[0]} & FORBIDDEN_MODULES) | (names & FORBIDDEN_CALLS)
+        elif isinstance(node, (ast.Attribute, ast.Name)) and dotted(node) in FORBIDDEN_CALLS:
+            yield dotted(node)
+
+
+@pytest.mark.parametrize("path", [*sorted(SOURCE_ROOT.rglob("*.py")), *SCRIPTS], ids=lambda path: Path(path).stem)
+def test_no_file_can_run_what_it_reads(path):
+    assert list(dangers_in(ast.parse(path.read_bytes()))) == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import pickle",
+        "from pickle import loads",
+        "import torch\ntorch.load('x')",
+        "from torch import save",
+        "eval('1')",
+    ],
+)
+def test_a_danger_is_noticed(code):
+    assert list(dangers_in(ast.parse(code)))
+
+
+def test_evaluation_mode_is_no_danger():
+    assert list(dangers_in(ast.parse("model.eval()\nsafetensors.torch.save({})"))) == []

@@ -1,0 +1,73 @@
+import numpy
+import pytest
+from safetensors.numpy import save_file
+
+from ddp_tokens.checks.replicas import check_replicas
+from ddp_tokens.errors import EvidenceError
+from ddp_tokens.files import digests
+
+
+def weights(last=1.0):
+    return {"bias": numpy.zeros(2, numpy.float32), "weight": numpy.array([0.5, last], numpy.float32)}
+
+
+def run_of(folder, *of_ranks):
+    (folder / "ranks").mkdir()
+    for rank, tensors in enumerate(of_ranks):
+        (folder / "ranks" / f"rank-{rank}.jsonl").write_text("")
+        save_file(tensors, folder / "ranks" / f"state-rank-{rank}.safetensors")
+    return folder
+
+
+def verdict_on(folder):
+    [verdict] = check_replicas({"resume": folder})
+    return verdict
+
+
+def test_equal_replicas_pass(tmp_path):
+    verdict = verdict_on(run_of(tmp_path, weights(), weights(), weights()))
+    assert (verdict.case, verdict.outcome, verdict.first_difference) == ("resume", "pass", None)
+    assert verdict.observed == {"ranks": 3, "tensors": 2, "max_abs_difference": 0.0}
+    assert verdict.evidence == digests((tmp_path / "ranks").glob("*.safetensors"))
+
+
+def test_one_bit_on_one_rank_fails_and_is_named(tmp_path):
+    other = float(numpy.nextafter(numpy.float32(1), numpy.float32(2)))
+    verdict = verdict_on(run_of(tmp_path, weights(), weights(), weights(other)))
+    assert verdict.outcome == "fail"
+    assert verdict.first_difference == {"rank": 2, "parameter": "weight", "max_abs_difference": 2**-23}
+    assert verdict.observed["max_abs_difference"] == 2**-23
+
+
+def test_a_missing_tensor_on_one_rank_fails(tmp_path):
+    verdict = verdict_on(run_of(tmp_path, weights(), {"weight": weights()["weight"]}))
+    assert verdict.first_difference == {"rank": 1, "parameter": "bias", "problem": "missing on one side"}
+
+
+def test_no_tensor_is_no_pass(tmp_path):
+    assert verdict_on(run_of(tmp_path, {}, {})).outcome == "fail"
+
+
+def test_more_than_ten_ranks_are_all_read(tmp_path):
+    verdict = verdict_on(run_of(tmp_path, *[weights()] * 11, weights(2.0)))
+    assert verdict.first_difference["rank"] == 11
+
+
+def test_a_rank_without_its_state_is_named(tmp_path):
+    run_of(tmp_path, weights(), weights())
+    (tmp_path / "ranks" / "state-rank-1.safetensors").unlink()
+    with pytest.raises(EvidenceError, match=r"state-rank-1\.safetensors does not exist"):
+        verdict_on(tmp_path)
+
+
+def test_a_run_without_ranks_is_named(tmp_path):
+    with pytest.raises(EvidenceError, match=r"ranks holds no rank's history: train again"):
+        verdict_on(tmp_path)
+
+
+def test_each_run_gets_its_verdict(tmp_path):
+    for name in ("interrupt", "resume"):
+        (tmp_path / name).mkdir()
+        run_of(tmp_path / name, weights(), weights())
+    verdicts = check_replicas({name: tmp_path / name for name in ("interrupt", "resume")})
+    assert [verdict.case for verdict in verdicts] == ["interrupt", "resume"]

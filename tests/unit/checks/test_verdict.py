@@ -1,0 +1,27 @@
+from ddp_tokens.checks.verdict import FAIL, INCONCLUSIVE, PASS, Verdict, outcome, read_verdicts, write_verdicts
+
+VERDICT = Verdict(
+    case="first",
+    expected=FAIL,
+    outcome=PASS,
+    criterion="a sentence",
+    observed={"values": 3, "max_abs_error": 0.1, "units_per_rank": [1, 2]},
+    evidence={"a.safetensors": "00ff"},
+    first_difference={"parameter": "head.bias", "index": [0, 1]},
+)
+
+
+def test_verdicts_survive_their_file(tmp_path):
+    other = Verdict("second", PASS, PASS, "", {}, {})
+    write_verdicts(tmp_path / "v.json", "gradient_parity", [VERDICT, other])
+    assert read_verdicts(tmp_path / "v.json") == ("gradient_parity", [VERDICT, other])
+
+
+def test_an_outcome_is_as_expected_or_not():
+    assert not VERDICT.as_expected
+    assert Verdict("control", FAIL, FAIL, "", {}, {}).as_expected
+    assert not Verdict("undecided", PASS, INCONCLUSIVE, "", {}, {}).as_expected
+
+
+def test_what_holds_passes():
+    assert (outcome(True), outcome(False)) == ("pass", "fail")

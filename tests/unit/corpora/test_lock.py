@@ -1,0 +1,163 @@
+import dataclasses
+import pydoc_data.topics
+
+import pytest
+
+from ddp_tokens.config import GeneratedCorpus, OwnRows
+from ddp_tokens.corpora import rows
+from ddp_tokens.corpora.lock import Shape, read_corpus, require_same_source, shape_in, write_corpus
+from ddp_tokens.corpora.rows import UNSUPERVISED
+from ddp_tokens.errors import CorpusError
+from ddp_tokens.files import sha256
+from ddp_tokens.plan import counts_per_rank, make_plan, windows_to_compare
+from tests.helpers import TINY_CORPUS, make_row, record, write_lines
+
+TINY = GeneratedCorpus(**TINY_CORPUS)
+GOOD = (record("a", tokens=(3, 1), labels=(0, 2)), record("b", "test", (0,), (1,)))
+
+
+@pytest.fixture
+def paths(tmp_path):
+    return tmp_path / "corpus" / "rows.jsonl", tmp_path / "corpus" / "lock.json"
+
+
+def prepare(corpus, paths):
+    return write_corpus(rows(corpus, 17), corpus, *paths)
+
+
+def own(tmp_path, *lines, classes=None):
+    return OwnRows(path=str(write_lines(tmp_path / "mine.jsonl", *lines)), classes=classes)
+
+
+def test_rows_come_back_as_they_were_written(paths):
+    training = prepare(TINY, paths)
+    made = list(rows(TINY, 17))
+    read, _ = read_corpus(*paths)
+    assert list(read.values()) == made
+    assert training == [row for row in made if row.split == "train"]
+
+
+def test_the_lock_holds_counts_and_digest(paths):
+    prepare(TINY, paths)
+    made = list(rows(TINY, 17))
+    _, lock = read_corpus(*paths)
+    tokens = sum(len(row.tokens) for row in made if row.split == "test")
+    assert lock["counts"]["test"] == {"rows": 8, "tokens": tokens, "supervised": tokens}
+    assert lock["corpus_sha256"] == sha256(paths[0])
+
+
+def test_unsupervised_tokens_are_tokens_but_no_units(paths):
+    corpus = [make_row("a", 5, units=2), make_row("b", 3, "test", units=1)]
+    write_corpus(corpus, TINY, *paths)
+    _, lock = read_corpus(*paths)
+    assert lock["counts"]["train"] == {"rows": 1, "tokens": 5, "supervised": 2}
+    assert lock["counts"]["test"] == {"rows": 1, "tokens": 3, "supervised": 1}
+    assert lock["counts"]["validation"] == {"rows": 0, "tokens": 0, "supervised": 0}
+
+
+def test_a_generated_corpus_states_its_shape_whatever_was_drawn(paths):
+    write_corpus([make_row("a", 1), make_row("b", 1, "test")], TINY, *paths)
+    assert shape_in(read_corpus(*paths)[1]) == Shape(vocabulary=4, classes=4, positions=8)
+
+
+@pytest.mark.parametrize(("classes", "expected"), [(None, 3), (5, 5)])
+def test_the_shape_of_own_rows_follows_the_rows(tmp_path, paths, classes, expected):
+    """Largest token 3, largest label 2, longest row 2."""
+    prepare(own(tmp_path, *GOOD, classes=classes), paths)
+    assert shape_in(read_corpus(*paths)[1]) == Shape(vocabulary=4, classes=expected, positions=2)
+
+
+def test_altered_rows_are_refused(paths):
+    prepare(TINY, paths)
+    paths[0].write_text(paths[0].read_text().replace('"labels": [', '"labels": [ ', 1))
+    with pytest.raises(CorpusError, match=r"rows\.jsonl has changed since prepare .*: prepare again"):
+        read_corpus(*paths)
+
+
+@pytest.mark.parametrize("gone", [0, 1])
+def test_a_missing_file_is_named(paths, gone):
+    prepare(TINY, paths)
+    paths[gone].unlink()
+    with pytest.raises(CorpusError, match=rf"{paths[gone].name} does not exist: run prepare first"):
+        read_corpus(*paths)
+
+
+def test_an_altered_source_is_refused(tmp_path, paths):
+    corpus = own(tmp_path, *GOOD)
+    prepare(corpus, paths)
+    _, lock = read_corpus(*paths)
+    require_same_source(corpus, lock, paths[1])
+    own(tmp_path, *GOOD, record("c"))
+    with pytest.raises(CorpusError, match=r"mine\.jsonl has changed since prepare"):
+        require_same_source(corpus, lock, paths[1])
+
+
+def test_a_generated_corpus_has_no_source_to_alter(paths):
+    prepare(TINY, paths)
+    lock = read_corpus(*paths)[1]
+    assert "source_sha256" not in lock
+    require_same_source(TINY, lock, paths[1])
+
+
+def test_nothing_is_left_behind_when_a_row_is_refused(tmp_path, paths):
+    with pytest.raises(CorpusError, match="line 3: duplicate id 'a'"):
+        prepare(own(tmp_path, *GOOD, record("a")), paths)
+    assert list(paths[0].parent.iterdir()) == []
+
+
+def test_an_earlier_corpus_stays_whole_when_a_row_is_refused(tmp_path, paths):
+    prepare(own(tmp_path, *GOOD), paths)
+    before = read_corpus(*paths)
+    with pytest.raises(CorpusError, match="duplicate"):
+        prepare(own(tmp_path, *GOOD, record("a")), paths)
+    assert read_corpus(*paths) == before
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_a_split_without_a_supervised_token_is_refused(tmp_path, paths, split):
+    emptied = [dict(row, labels=[UNSUPERVISED] * len(row["labels"])) if row["split"] == split else row for row in GOOD]
+    with pytest.raises(CorpusError, match=rf"mine\.jsonl has no supervised token .* in split '{split}'"):
+        prepare(own(tmp_path, *emptied), paths)
+    assert list(paths[0].parent.iterdir()) == []
+
+
+def test_rows_to_score_without_a_supervised_token_are_refused(tmp_path, paths):
+    """A split may be absent, but its score over no token would be 0/0, hours later."""
+    prepare(own(tmp_path, *GOOD), paths)
+    with pytest.raises(CorpusError, match=r"no supervised token .* in split 'validation'"):
+        prepare(own(tmp_path, *GOOD, record("v", "validation", (1,), (UNSUPERVISED,))), paths)
+
+
+CLASSES = ("letter", "digit", "space", "other")
+
+
+def class_of(character):
+    kinds = (character.isalpha(), character.isdigit(), character.isspace(), True)
+    return kinds.index(True)
+
+
+def test_real_text_goes_through_corpus_and_plan(tmp_path, paths):
+    """The paragraphs of Python's own help: 2 to some 1000 characters, each labelled by its kind."""
+    text = "\n\n".join(pydoc_data.topics.topics[topic] for topic in sorted(pydoc_data.topics.topics)[:12])
+    paragraphs = [paragraph for paragraph in text.split("\n\n") if paragraph.strip()]
+    lines = [
+        record(f"p{index}", "test" if index % 10 == 9 else "train", paragraph, [class_of(c) for c in paragraph])
+        for index, paragraph in enumerate(paragraphs)
+    ]
+    corpus = own(tmp_path, *lines)
+    training = prepare(corpus, paths)
+    read, lock = read_corpus(*paths)
+
+    characters = list(dict.fromkeys("".join(paragraphs)))
+    assert shape_in(lock) == Shape(len(characters), len(CLASSES), max(map(len, paragraphs)))
+    restored = "".join(characters[token] for token in read["p3"].tokens)
+    assert restored == paragraphs[3]
+
+    plan = make_plan(training, seed=1, steps=3, world_size=2, accumulation=2, batch=2)
+    counts = counts_per_rank(plan[windows_to_compare(plan, read)["most_unequal"]], read)
+    assert counts[1] > 5 * counts[0]  # paragraphs are very unequal, so a mean of means would be far off
+
+
+def test_a_shape_is_read_from_the_lock():
+    shape = Shape(3, 2, 7)
+    assert shape_in({"shape": dataclasses.asdict(shape)}) == shape

@@ -1,0 +1,20 @@
+from ddp_tokens.corpora.rows import Row, supervised, supervised_in
+from tests.helpers import make_row
+
+
+def test_only_labels_other_than_minus_100_are_units():
+    row = Row("a", "train", (3, 1, 2), (0, -100, 1))
+    assert supervised(row) == 2
+    assert supervised_in([row, make_row("b", 4)]) == 6
+    assert supervised_in([]) == 0
+
+
+def test_an_emptied_row_keeps_its_tokens():
+    row = Row("a", "train", (3, 1, 2), (0, -100, 1))
+    assert row.unsupervised() == Row("a", "train", (3, 1, 2), (-100, -100, -100))
+    assert supervised(row.unsupervised()) == 0
+
+
+def test_a_row_survives_its_record():
+    row = Row("a", "train", (3, 1), (0, -100))
+    assert Row.from_record(row.record()) == row

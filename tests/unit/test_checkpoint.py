@@ -1,0 +1,281 @@
+"""One process; several ranks are in tests/distributed."""
+
+import json
+import os
+import pickle
+import pickletools
+import random
+import shutil
+from pathlib import Path
+
+import numpy
+import pytest
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+
+from ddp_tokens.checkpoint import load, save
+from ddp_tokens.checkpoint_files import expected_files, make_manifest, verify
+from ddp_tokens.config import Optimizer
+from ddp_tokens.errors import CheckpointError
+from ddp_tokens.files import write_json
+from ddp_tokens.layout import checkpoints_in
+from ddp_tokens.trainer import build_optimizer
+from ddp_tokens.world import World
+from tests.unit.training import adamw, advance, fresh_run, new_state
+
+IDENTITY = {"seed": 17, "batch": 2}
+OPTIMIZERS = {
+    "momentum": lambda model: build_optimizer(model, Optimizer()),
+    "without momentum": lambda model: build_optimizer(model, Optimizer(momentum=0)),
+    "AdamW": adamw,
+}
+
+
+def draws():
+    """Numbers from each generator, in the two ways that keep a second normal number for later."""
+    return (
+        random.random(),
+        random.gauss(0, 1),
+        float(numpy.random.random()),
+        float(numpy.random.standard_normal()),
+        torch.rand(3).tolist(),
+        torch.randn(3).tolist(),
+    )
+
+
+def tensors_of(state):
+    """Parameters, buffers, and every tensor of the optimizer's state."""
+    tensors = dict(state.model.state_dict())
+    for index, entries in state.optimizer.state_dict()["state"].items():
+        tensors |= {f"{index}/{key}": value for key, value in entries.items()}
+    return {name: value.clone() for name, value in tensors.items() if isinstance(value, torch.Tensor)}
+
+
+def assert_same_tensors(left, right):
+    assert set(left) == set(right)
+    assert [name for name in left if not torch.equal(left[name], right[name])] == []
+
+
+@pytest.fixture(params=OPTIMIZERS.values(), ids=OPTIMIZERS.keys())
+def make_optimizer(request):
+    return request.param
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A checkpoint after two updates, and the state that it holds."""
+    state = fresh_run(2)
+    save(tmp_path / "step-0002", state, IDENTITY, World())
+    return tmp_path / "step-0002", state
+
+
+def test_a_resumed_run_is_the_uninterrupted_one(tmp_path, make_optimizer):
+    """With dropout, which draws in every update: parameters, optimizer, histories and all later draws are equal."""
+    continuous = fresh_run(2, make_optimizer)
+    save(tmp_path / "step-0002", continuous, IDENTITY, World())
+    at_interruption = tensors_of(continuous)
+    advance(continuous, 4)
+    later = draws()
+    assert any(not torch.equal(value, at_interruption[name]) for name, value in tensors_of(continuous).items())
+
+    resumed = new_state(make_optimizer, seed=99)  # other weights and generators, which loading must replace
+    random.seed(1), numpy.random.seed(1), torch.manual_seed(1)
+    load(tmp_path / "step-0002", resumed, IDENTITY, World())
+    assert_same_tensors(tensors_of(resumed), at_interruption)
+    advance(resumed, 4)
+
+    assert_same_tensors(tensors_of(resumed), tensors_of(continuous))
+    assert resumed.history == continuous.history
+    assert resumed.rank_history == continuous.rank_history
+    assert draws() == later
+
+
+def test_adamw_keeps_its_step_and_both_moments(tmp_path):
+    state = fresh_run(2, adamw)
+    save(tmp_path / "step-0002", state, IDENTITY, World())
+    other = new_state(adamw, seed=99)
+    load(tmp_path / "step-0002", other, IDENTITY, World())
+    [group] = other.optimizer.param_groups
+    assert (group["lr"], tuple(group["betas"])) == (0.01, (0.8, 0.9))
+    for entries in other.optimizer.state_dict()["state"].values():
+        assert set(entries) == {"step", "exp_avg", "exp_avg_sq"}
+        assert float(entries["step"]) == 2
+
+
+def test_the_second_normal_number_is_kept(tmp_path):
+    """Python and numpy make normal numbers in pairs and keep the second: half of a pair is part of the state."""
+    state = fresh_run(1)
+    random.gauss(0, 1), numpy.random.standard_normal()
+    save(tmp_path / "step-0001", state, IDENTITY, World())
+    expected = random.gauss(0, 1), float(numpy.random.standard_normal())
+    random.seed(1), numpy.random.seed(1)
+    load(tmp_path / "step-0001", new_state(), IDENTITY, World())
+    assert (random.gauss(0, 1), float(numpy.random.standard_normal())) == expected
+
+
+def test_saving_draws_nothing(tmp_path):
+    state = fresh_run(1)
+    save(tmp_path / "step-0001", state, IDENTITY, World())
+    after_saving = draws()
+    load(tmp_path / "step-0001", new_state(), IDENTITY, World())
+    assert draws() == after_saving
+
+
+def test_a_second_resume_continues_every_count(tmp_path):
+    """Known failure second-resume: train to 1, resume to 2, resume again to 4: histories hold all four updates."""
+    continuous = fresh_run(4)
+    save(tmp_path / "whole", continuous, IDENTITY, World())
+    state = fresh_run(1)
+    for until in (2, 4):
+        save(tmp_path / "step", state, IDENTITY, World())
+        state = new_state(seed=99)
+        load(tmp_path / "step", state, IDENTITY, World())
+        advance(state, until)
+    save(tmp_path / "step", state, IDENTITY, World())
+    assert [record["step"] for record in state.history] == [1, 2, 3, 4]
+    assert [record["step"] for record in state.rank_history] == [1, 2, 3, 4]
+    for name in [*expected_files(1), "manifest.json"]:
+        assert (tmp_path / "step" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_the_same_state_gives_the_same_bytes(tmp_path, make_optimizer):
+    state = fresh_run(2, make_optimizer)
+    for name in ("a", "b"):
+        save(tmp_path / name, state, IDENTITY, World())
+    names = sorted(path.name for path in (tmp_path / "a").iterdir())
+    assert names == sorted([*expected_files(1), "manifest.json"])
+    for name in names:
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+def test_what_was_loaded_is_saved_as_the_same_bytes(saved, tmp_path):
+    other = new_state(seed=99)
+    load(saved[0], other, IDENTITY, World())
+    save(tmp_path / "again", other, IDENTITY, World())
+    for path in saved[0].iterdir():
+        assert path.read_bytes() == (tmp_path / "again" / path.name).read_bytes()
+
+
+def is_pickle(data):
+    try:
+        list(pickletools.genops(data))
+    except (ValueError, UnicodeDecodeError, IndexError):
+        return False
+    return True
+
+
+def test_no_file_can_hold_code(tmp_path, make_optimizer):
+    """Every file is whole JSON or whole safetensors; none is a pickle or a zip, which torch.save writes."""
+    assert is_pickle(pickle.dumps({"a": 1}))
+    save(tmp_path / "step-0002", fresh_run(2, make_optimizer), IDENTITY, World())
+    for path in (tmp_path / "step-0002").iterdir():
+        data = path.read_bytes()
+        assert not data.startswith(b"PK")
+        assert not is_pickle(data)
+        json.loads(data) if path.suffix == ".json" else safetensors.torch.load(data)
+
+
+def test_a_checkpoint_of_the_same_name_is_replaced_whole(saved):
+    directory, state = saved
+    (directory / "left over").write_text("from before")
+    advance(state, 3)
+    save(directory, state, IDENTITY, World())
+    assert verify(directory)["step"] == 3
+    assert not (directory / "left over").exists()
+    assert list(directory.parent.iterdir()) == [directory]  # no temporary and no old directory beside it
+
+
+def test_a_failure_while_writing_keeps_the_old_checkpoint(saved):
+    """Known failure killed-while-writing: what is half written has no checkpoint's name, and stops no later save."""
+    directory, state = saved
+    before = {path.name: path.read_bytes() for path in directory.iterdir()}
+    advance(state, 3)
+    whole = state.history[-1]
+    state.history[-1] = whole | {"not for JSON": object()}
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        save(directory, state, IDENTITY, World())
+    assert {path.name: path.read_bytes() for path in directory.iterdir()} == before
+    assert checkpoints_in(directory.parent) == [directory]
+    state.history[-1] = whole
+    save(directory, state, IDENTITY, World())
+    assert verify(directory)["step"] == 3
+    assert list(directory.parent.iterdir()) == [directory]
+
+
+def test_the_old_checkpoint_is_removed_only_when_the_new_one_has_its_name(saved, monkeypatch):
+    """The injected fault: the process stops where the new checkpoint would take the name."""
+    directory, state = saved
+    before = {path.name: path.read_bytes() for path in directory.iterdir()}
+    rename = os.rename
+
+    def stop_at_the_name(source, target):
+        if Path(target) == directory:
+            raise KeyboardInterrupt
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", stop_at_the_name)
+    advance(state, 3)
+    with pytest.raises(KeyboardInterrupt):
+        save(directory, state, IDENTITY, World())
+    contents = [{path.name: path.read_bytes() for path in kept.iterdir()} for kept in directory.parent.iterdir()]
+    assert before in contents
+
+
+def assert_refused_and_unchanged(directory, identity, error, match):
+    state = new_state(seed=99)
+    before, generators = tensors_of(state), (random.getstate(), torch.get_rng_state())
+    with pytest.raises(error, match=match):
+        load(directory, state, identity, World())
+    assert_same_tensors(tensors_of(state), before)
+    assert state.step == 0
+    assert random.getstate() == generators[0]
+    assert torch.equal(torch.get_rng_state(), generators[1])
+
+
+@pytest.mark.parametrize("name", expected_files(1))
+def test_an_altered_file_is_refused_before_anything_changes(saved, name):
+    data = bytearray((saved[0] / name).read_bytes())
+    data[-3] ^= 1
+    (saved[0] / name).write_bytes(data)
+    assert_refused_and_unchanged(saved[0], IDENTITY, CheckpointError, rf"step-0002/{name} was altered")
+
+
+def test_another_identity_is_refused_before_anything_changes(saved):
+    other = IDENTITY | {"batch": 4}
+    assert_refused_and_unchanged(saved[0], other, CheckpointError, "was written with batch 2, this run has 4")
+
+
+class Payload:
+    """Unpickling this writes a file: what a malicious checkpoint could do."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.write_text, (self.path, "executed")
+
+
+@pytest.mark.parametrize("manifest", ["of the original", "made to fit"])
+def test_a_planted_pickle_is_refused_and_not_executed(saved, tmp_path, manifest):
+    executed = tmp_path / "executed.txt"
+    planted = pickle.dumps(Payload(executed))
+    pickle.loads(planted)
+    assert executed.exists()  # the payload is live
+    executed.unlink()
+
+    directory, _ = saved
+    (directory / "model.safetensors").write_bytes(planted)
+    if manifest == "made to fit":
+        write_json(directory / "manifest.json", make_manifest(directory, step=2, world_size=1))
+        assert_refused_and_unchanged(directory, IDENTITY, (CheckpointError, SafetensorError), "[Hh]eader|safetensors")
+    else:
+        assert_refused_and_unchanged(directory, IDENTITY, CheckpointError, r"model\.safetensors was altered")
+    assert not executed.exists()
+
+
+def test_a_copied_checkpoint_is_as_good(saved, tmp_path):
+    shutil.copytree(saved[0], tmp_path / "elsewhere")
+    state = new_state(seed=99)
+    load(tmp_path / "elsewhere", state, IDENTITY, World())
+    assert_same_tensors(tensors_of(state), tensors_of(saved[1]))

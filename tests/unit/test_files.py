@@ -1,0 +1,104 @@
+import json
+
+import pytest
+
+from ddp_tokens.errors import EvidenceError
+from ddp_tokens.files import (
+    digests,
+    json_line,
+    read_json,
+    read_json_lines,
+    replacing,
+    sha256,
+    to_json,
+    write_json,
+    write_json_lines,
+    write_text,
+)
+
+
+def write_then_fail(path):
+    with replacing(path) as stream:
+        stream.write(b"half of it")
+        stream.flush()
+        assert len(list(path.parent.glob(".*.tmp"))) == 1  # what must not stay was there
+        raise RuntimeError("the disk caught fire")
+
+
+def test_nothing_is_left_when_the_block_raises(tmp_path):
+    with pytest.raises(RuntimeError, match="fire"):
+        write_then_fail(tmp_path / "new.txt")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_old_content_stays_when_the_block_raises(tmp_path):
+    path = tmp_path / "old.txt"
+    write_text(path, "all of it")
+    with pytest.raises(RuntimeError, match="fire"):
+        write_then_fail(path)
+    assert path.read_text() == "all of it"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_name_appears_only_at_the_end(tmp_path):
+    path = tmp_path / "made" / "on the way" / "new.txt"
+    with replacing(path) as stream:
+        stream.write(b"all of it")
+        assert not path.exists()
+    assert path.read_bytes() == b"all of it"
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_json_does_not_depend_on_the_order_of_keys():
+    assert to_json({"b": 1, "a": {"d": 2, "c": 3}}) == to_json({"a": {"c": 3, "d": 2}, "b": 1})
+    assert json_line({"b": 1, "a": 2}) == '{"a": 2, "b": 1}\n'
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("write", [to_json, json_line])
+def test_json_has_no_nan_and_no_infinity(write, value):
+    with pytest.raises(ValueError, match="Out of range float"):
+        write({"loss": value})
+
+
+def test_floats_survive_json_bit_for_bit(tmp_path):
+    values = [0.1, 1 / 3, 5e-324, 1.7976931348623157e308, -0.0]
+    write_json(tmp_path / "floats.json", values)
+    assert [value.hex() for value in read_json(tmp_path / "floats.json")] == [value.hex() for value in values]
+
+
+def test_lines_come_back(tmp_path):
+    records = [{"step": 1, "text": "line\nbreak \u2028 \u00e9"}, {"step": 2}]
+    write_json_lines(tmp_path / "history.jsonl", records)
+    assert read_json_lines(tmp_path / "history.jsonl") == records
+
+
+@pytest.mark.parametrize("read", [read_json, read_json_lines])
+def test_a_missing_file_is_named(tmp_path, read):
+    with pytest.raises(EvidenceError, match=r"gone\.json does not exist; run the step that makes it"):
+        read(tmp_path / "gone.json")
+
+
+@pytest.mark.parametrize("content", [b"", b'{"a": ', b"\xff\xfe"], ids=["empty", "truncated", "not text"])
+def test_a_damaged_file_is_named(tmp_path, content):
+    (tmp_path / "bad.json").write_bytes(content)
+    with pytest.raises(EvidenceError, match=r"bad\.json is not valid JSON .*; delete it and make it again"):
+        read_json(tmp_path / "bad.json")
+
+
+def test_a_damaged_line_is_named_with_its_number(tmp_path):
+    (tmp_path / "history.jsonl").write_text('{"step": 1}\n{"step": \n')
+    with pytest.raises(EvidenceError, match=r"history\.jsonl, line 2: not valid JSON"):
+        read_json_lines(tmp_path / "history.jsonl")
+
+
+def test_digests_are_sha256_by_path(tmp_path):
+    for name, content in (("b", "abc"), ("a", "")):
+        (tmp_path / name).write_text(content)
+    # The published digest of "abc" (FIPS 180-2), and that of nothing.
+    of_abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    assert sha256(tmp_path / "b") == of_abc
+    found = digests([tmp_path / "b", tmp_path / "a"])
+    assert list(found) == [str(tmp_path / "a"), str(tmp_path / "b")]
+    assert found[str(tmp_path / "b")] == of_abc
+    assert json.loads(to_json(found)) == found

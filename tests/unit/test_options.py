@@ -1,0 +1,205 @@
+import pytest
+
+from ddp_tokens.config import Experiment, OwnRows, load_experiment, sections_of
+from ddp_tokens.errors import ConfigError, PlanError
+from ddp_tokens.options import parse, parse_field_flags, run_as_program
+from ddp_tokens.steps import settings_document
+from tests.helpers import tiny_experiment
+
+VALUES = {  # where 1 is no value of the field
+    "name": "other",
+    "path": "rows.jsonl",
+    "workload": "images",
+    "device": "cuda",
+    "backend": "gloo",
+    "launcher": "torchrun",
+    "counts_before": "[1, 2]",
+    "counts_after": "[1, 2]",
+    "losses": "[0.5, 2]",
+}
+
+
+def leaves(section, prefix=()):
+    for name, field in section.model_fields.items():
+        nested = sections_of(field.annotation)
+        if not nested:
+            yield (*prefix, name)
+        for part in nested:
+            yield from leaves(part, (*prefix, name))
+
+
+SWITCH = ("train_anyway",)
+FIELDS = sorted(set(leaves(Experiment)) - {SWITCH})
+
+
+def at(values, path):
+    for name in path:
+        values = values[name]
+    return values
+
+
+@pytest.mark.parametrize("path", FIELDS, ids=".".join)
+def test_every_field_has_a_flag(path):
+    flag = "--" + ".".join(path).replace("_", "-")
+    value = VALUES.get(path[-1], "1")
+    parsed = at(parse_field_flags("program", [flag, value]), path)
+    assert str(parsed) == value
+
+
+def test_the_fields_are_all_there():
+    assert {("world_size",), ("model", "feed_forward"), ("tolerances", "float64", "rtol"), ("corpus", "path")} <= set(
+        FIELDS
+    )
+    assert len(FIELDS) > 30
+
+
+@pytest.fixture
+def config(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("{batch: 4, corpus: {train: 64}}")
+    return path
+
+
+def parse_all(config, *flags):
+    return parse("program", ["--config", str(config), *flags], "summary")[0]
+
+
+def test_flags_go_over_the_file(config):
+    experiment = parse_all(config, "--world-size", "4", "--optimizer.lr", "0.5", "--model.feed-forward=64")
+    assert experiment.batch == 4
+    assert experiment.world_size == 4
+    assert (experiment.optimizer.lr, experiment.optimizer.momentum) == (0.5, 0.9)
+    assert experiment.model.feed_forward == 64
+
+
+def test_the_spelling_of_the_file_works_too(config):
+    experiment = parse_all(config, "--world_size=4", "--model.feed_forward", "64")
+    assert (experiment.world_size, experiment.model.feed_forward) == (4, 64)
+
+
+def test_without_flags_the_file_decides(config):
+    assert parse_all(config).model_dump() == load_experiment(config).model_dump()
+
+
+def test_a_switch_needs_no_value(config):
+    assert parse_all(config, "--train-anyway").train_anyway is True
+    assert parse_all(config, "--no-train-anyway").train_anyway is False
+
+
+def test_lists_are_read(config):
+    experiment = parse_all(config, "--exercise.losses", "[0.5, 2]", "--exercise.counts-after", "[3, 4]")
+    assert (experiment.exercise.losses, experiment.exercise.counts_after) == ((0.5, 2.0), (3, 4))
+
+
+def test_a_path_makes_it_own_rows(config):
+    assert parse_all(config, "--corpus.path", "rows.jsonl").corpus == OwnRows(path="rows.jsonl")
+
+
+def test_a_flag_within_generated_rows_keeps_the_rest_of_the_file(config):
+    corpus = parse_all(config, "--corpus.classes", "3").corpus
+    assert (corpus.train, corpus.classes) == (64, 3)
+
+
+@pytest.mark.parametrize("flag", ["--batches", "--model.widht", "--batch-siz", "--bat"])
+def test_an_unknown_flag_is_refused_by_name(config, capsys, flag):
+    """No flag is completed silently: --bat is not --batch."""
+    with pytest.raises(SystemExit) as stop:
+        parse_all(config, flag, "3")
+    assert stop.value.code == 2
+    assert flag in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["--result", "--setting"])
+def test_a_commands_own_flags_are_not_completed_either(config, capsys, flag):
+    with pytest.raises(SystemExit) as stop:
+        parse_all(config, flag, "elsewhere")
+    assert stop.value.code == 2
+    assert flag in capsys.readouterr().err
+
+
+def test_a_bad_value_is_a_config_error(config):
+    with pytest.raises(ConfigError, match="field 'batch'"):
+        parse_all(config, "--batch", "0")
+
+
+@pytest.mark.parametrize("arguments", [[], ["--batch", "3"], ["--config", "a.yaml", "--settings", "b.json"]])
+def test_either_a_config_or_settings_are_needed(capsys, arguments):
+    with pytest.raises(SystemExit) as stop:
+        parse("program", arguments, "summary")
+    assert stop.value.code == 2
+    assert "--settings" in capsys.readouterr().err
+
+
+@pytest.fixture
+def settings(tmp_path):
+    path = tmp_path / "evaluate.json"
+    path.write_text(settings_document(tiny_experiment(), "evaluate"))
+    return path
+
+
+def test_settings_give_the_step_its_view(settings):
+    experiment, at_layout, _ = parse("program", ["--settings", str(settings), "--results", "out"], "evaluate")
+    assert experiment.batch == 2
+    assert str(at_layout.root) == "out/tiny"
+    with pytest.raises(AttributeError):
+        _ = experiment.seed
+
+
+def test_settings_take_no_flag_beside_them(settings, capsys):
+    with pytest.raises(SystemExit) as stop:
+        parse("program", ["--settings", str(settings), "--batch", "3"], "evaluate")
+    assert stop.value.code == 2
+    assert "--settings holds every field already; --batch goes with --config" in capsys.readouterr().err
+
+
+def test_a_config_gives_the_step_its_view_too(config):
+    experiment, _, _ = parse("program", ["--config", str(config)], "exercise")
+    assert experiment.exercise.losses == (1.0, 3.0)
+    with pytest.raises(AttributeError):
+        _ = experiment.batch
+
+
+def test_the_step_may_depend_on_the_command(config):
+    def add(parser):
+        parser.add_argument("--continuous", action="store_true")
+
+    def step(own):
+        return "continuous" if own.continuous else "interrupt"
+
+    stopping, _, _ = parse("program", ["--config", str(config)], step, add)
+    going_on, _, own = parse("program", ["--config", str(config), "--continuous"], step, add)
+    assert stopping.interrupt_at == 50
+    assert own.continuous
+    with pytest.raises(AttributeError):
+        _ = going_on.interrupt_at
+
+
+def test_help_lists_commands_and_fields(config, capsys):
+    with pytest.raises(SystemExit) as stop:
+        parse("program", ["--help"], "summary")
+    assert stop.value.code == 0
+    text = capsys.readouterr().out
+    for flag in ("--config", "--settings", "--world-size", "--optimizer.lr", "--corpus.path"):
+        assert flag in text
+
+
+def refuse(arguments):
+    raise PlanError("the plan is for someone else")
+
+
+@pytest.mark.parametrize(("rank", "who"), [(None, "program"), ("0", "program"), ("3", "program, rank 3")])
+def test_a_user_error_becomes_one_sentence_and_exit_code_2(monkeypatch, capsys, rank, who):
+    monkeypatch.delenv("RANK", raising=False)
+    if rank:
+        monkeypatch.setenv("RANK", rank)
+    assert run_as_program("program", refuse, []) == 2
+    assert capsys.readouterr().err == f"{who}: the plan is for someone else\n"
+
+
+def test_any_other_error_is_not_hidden():
+    with pytest.raises(ZeroDivisionError):
+        run_as_program("program", lambda arguments: 1 // 0, [])
+
+
+def test_the_exit_code_of_main_is_passed_on():
+    assert run_as_program("program", len, ["a", "b", "c"]) == 3

@@ -1,0 +1,150 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ddp_tokens.config import GeneratedCorpus
+from ddp_tokens.corpora.generated import make
+from ddp_tokens.errors import EvidenceError, PlanError
+from ddp_tokens.files import write_json
+from ddp_tokens.plan import counts_per_rank, make_plan, plan_document, pools, read_plan, windows_to_compare
+from tests.helpers import make_row
+
+ROWS = [make_row(f"row-{index:02d}", length=1 + (7 * index) % 11) for index in range(24)]
+BY_ID = {row.id: row for row in ROWS}
+
+
+def plan_of(rows=ROWS, **changes):
+    return make_plan(rows, **({"seed": 1, "steps": 5, "world_size": 2, "accumulation": 2, "batch": 3} | changes))
+
+
+@given(st.integers(0, 40), st.integers(1, 6))
+def test_every_row_is_in_exactly_one_pool(number, world_size):
+    rows = [make_row(f"r{index}", length=1 + index % 5) for index in range(number)]
+    parts = pools(rows, world_size)
+    assert sorted(row_id for part in parts for row_id in part) == sorted(row.id for row in rows)
+    assert len(parts) == world_size
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def test_pools_are_in_order_of_length_then_id():
+    rows = [make_row("b", 2), make_row("c", 1), make_row("a", 2), make_row("d", 9)]
+    assert pools(rows, 2) == [["c", "a"], ["b", "d"]]
+
+
+def test_two_ranks_split_the_built_in_corpus_at_64_tokens():
+    """512 training rows have 16 to 64 tokens and 512 have 65 to 128, so the halves in order of length are these."""
+    rows = [row for row in make(GeneratedCorpus(), 17) if row.split == "train"]
+    length = {row.id: len(row.tokens) for row in rows}
+    short, long = pools(rows, 2)
+    assert (len(short), len(long)) == (512, 512)
+    assert max(length[row_id] for row_id in short) == 64
+    assert min(length[row_id] for row_id in long) == 65
+
+
+@given(st.integers(1, 4), st.integers(1, 3), st.integers(1, 2), st.integers(0, 9))
+def test_the_shape_and_the_draws_of_a_plan(world_size, accumulation, batch, seed):
+    plan = plan_of(seed=seed, world_size=world_size, accumulation=accumulation, batch=batch)
+    of_rank = [set(pool) for pool in pools(ROWS, world_size)]
+    assert len(plan) == 5
+    for window in plan:
+        assert len(window) == world_size
+        for rank, microbatches in enumerate(window):
+            assert [len(microbatch) for microbatch in microbatches] == [batch] * accumulation
+            drawn = [row_id for microbatch in microbatches for row_id in microbatch]
+            assert len(set(drawn)) == len(drawn)  # without replacement inside a window
+            assert set(drawn) <= of_rank[rank]  # only from its own pool
+
+
+def test_each_window_draws_anew():
+    """A window that takes the whole pool leaves all of it to the next, in another order."""
+    first, second = plan_of(steps=2, batch=6)
+    for rank in range(2):
+        drawn = [[row_id for microbatch in window[rank] for row_id in microbatch] for window in (first, second)]
+        assert sorted(drawn[0]) == sorted(drawn[1])
+        assert drawn[0] != drawn[1]
+
+
+def test_the_same_seed_makes_the_same_plan_and_another_seed_another():
+    assert plan_of(seed=3) == plan_of(seed=3)
+    assert plan_of(seed=3) != plan_of(seed=4)
+
+
+def test_the_order_of_the_rows_does_not_matter():
+    assert plan_of(list(reversed(ROWS))) == plan_of()
+
+
+def test_a_longer_run_begins_like_a_shorter_one():
+    assert plan_of(steps=9)[:5] == plan_of(steps=5)
+
+
+def test_a_pool_that_is_too_small_is_refused():
+    with pytest.raises(
+        PlanError, match=r"accumulation x batch = 2 x 7 = 14 rows .* the smallest pool holds 12 .*: lower"
+    ):
+        plan_of(batch=7)
+
+
+def test_the_smallest_pool_decides():
+    """25 rows on two ranks: pools of 12 and 13, and 13 rows are needed."""
+    rows = [*ROWS, make_row("one-more", 30)]
+    with pytest.raises(PlanError, match="13 rows per rank and window, but the smallest pool holds 12"):
+        plan_of(rows, accumulation=1, batch=13)
+
+
+def test_more_ranks_than_rows_is_refused():
+    with pytest.raises(PlanError, match="holds 0"):
+        plan_of(ROWS[:2], world_size=3, accumulation=1, batch=1)
+
+
+def test_counts_per_rank_count_supervised_units_only():
+    rows = {"a": make_row("a", 5, units=2), "b": make_row("b", 3), "c": make_row("c", 4, units=0)}
+    assert counts_per_rank([[["a"], ["b"]], [["c"]]], rows) == [5, 0]
+
+
+def test_windows_to_compare_are_the_first_and_the_earliest_most_unequal():
+    rows = {f"r{length}": make_row(f"r{length}", length) for length in range(1, 10)}
+    plan = [[[["r2"]], [["r3"]]], [[["r1"]], [["r9"]]], [[["r9"]], [["r1"]]]]  # spreads 1, 8, 8
+    assert windows_to_compare(plan, rows) == {"first": 0, "most_unequal": 1}
+
+
+SETTINGS = {"seed": 1, "world_size": 2}
+
+
+@pytest.fixture
+def plan_file(tmp_path):
+    path = tmp_path / "plan.json"
+    write_json(path, plan_document([[[["a"]], [["b"]]]], SETTINGS, corpus_sha256="abc"))
+    return path
+
+
+def test_reads_back_what_was_written(plan_file):
+    assert read_plan(plan_file, "abc", SETTINGS) == [[[["a"]], [["b"]]]]
+
+
+def test_a_reader_that_knows_fewer_settings_compares_those(plan_file):
+    assert read_plan(plan_file, "abc", {"seed": 1, "timeout_s": 5})
+    with pytest.raises(PlanError, match="seed 1, not 2"):
+        read_plan(plan_file, "abc", {"seed": 2})
+
+
+@pytest.mark.parametrize(
+    ("corpus", "settings", "text"),
+    [
+        ("abc", {"seed": 1, "world_size": 4}, "was made for world_size 2, not 4: prepare again"),
+        ("xyz", SETTINGS, "was made for corpus_sha256 abc, not xyz: prepare again"),
+    ],
+)
+def test_a_plan_for_another_experiment_is_refused_by_name(plan_file, corpus, settings, text):
+    with pytest.raises(PlanError, match=text):
+        read_plan(plan_file, corpus, settings)
+
+
+def test_a_missing_plan_is_named(tmp_path):
+    with pytest.raises(PlanError, match=r"plan.json does not exist: run prepare first"):
+        read_plan(tmp_path / "plan.json", "abc", SETTINGS)
+
+
+def test_a_truncated_plan_is_named(plan_file):
+    plan_file.write_text(plan_file.read_text()[:20])
+    with pytest.raises(EvidenceError, match=r"plan.json is not valid JSON"):
+        read_plan(plan_file, "abc", SETTINGS)

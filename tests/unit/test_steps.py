@@ -1,0 +1,153 @@
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from ddp_tokens.config import Experiment, OwnRows
+from ddp_tokens.steps import LOCK_FILE, PROJECT_ROOT, STEPS, dump, read_settings, settings_document, view
+from tests.helpers import tiny_experiment
+
+EXPERIMENTS = {
+    "defaults": Experiment(name="defaults"),
+    "tiny": tiny_experiment(),
+    "own rows": tiny_experiment(corpus={"path": "rows.jsonl", "classes": 3}),
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_the_entry_of_each_step_exists(step):
+    assert (PROJECT_ROOT / STEPS[step].entry).is_file()
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_each_step_lists_fields_that_exist(step):
+    assert set(STEPS[step].fields) <= set(Experiment.model_fields)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_view_holds_the_listed_fields_and_no_other(step):
+    experiment = tiny_experiment()
+    seen = view(experiment, step)
+    for name in Experiment.model_fields:
+        if name == "name" or name in STEPS[step].fields:
+            assert getattr(seen, name) == getattr(experiment, name)
+        else:
+            with pytest.raises(AttributeError, match=name):
+                getattr(seen, name)
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=EXPERIMENTS.keys())
+@pytest.mark.parametrize("step", STEPS)
+def test_a_settings_file_gives_the_view_back(tmp_path, step, experiment):
+    path = tmp_path / f"{step}.json"
+    path.write_text(settings_document(experiment, step))
+    assert read_settings(path).__dict__ == view(experiment, step).__dict__
+
+
+def test_own_rows_stay_own_rows(tmp_path):
+    path = tmp_path / "prepare.json"
+    path.write_text(settings_document(EXPERIMENTS["own rows"], "prepare"))
+    assert read_settings(path).corpus == OwnRows(path="rows.jsonl", classes=3)
+
+
+def test_a_dump_is_plain_json():
+    experiment = tiny_experiment()
+    dumped = dump(view(experiment, "summary"))
+    assert json.loads(json.dumps(dumped)) == dumped
+    assert dumped == experiment.model_dump(mode="json")
+
+
+CHANGES = {
+    "seed": 3,
+    "steps": 5,
+    "interrupt_at": 1,
+    "batch": 1,
+    "world_size": 4,
+    "model": {"width": 4, "heads": 2},
+    "optimizer": {"lr": 0.5},
+    "tolerances": {"native": {"atol": 1.0, "rtol": 1.0}},
+    "exercise": {"losses": [2.0, 3.0]},
+    "train_anyway": True,
+}
+
+
+@pytest.mark.parametrize("field", CHANGES)
+@pytest.mark.parametrize("step", ["prepare", "reference", "check_parity", "interrupt", "continuous", "exercise"])
+def test_a_step_changes_with_its_own_fields_only(step, field):
+    before, after = tiny_experiment(), tiny_experiment(**{field: CHANGES[field]})
+    assert getattr(before, field) != getattr(after, field)
+    changed = settings_document(before, step) != settings_document(after, step)
+    assert changed == (field in STEPS[step].fields)
+
+
+def test_the_document_names_its_source_files_and_the_lock():
+    document = json.loads(settings_document(tiny_experiment(), "reference"))
+    assert document["step"] == "reference"
+    assert "src/ddp_tokens/workloads/token_labels.py" in document["code"]  # loaded by name, not by an import
+    assert "src/ddp_tokens/trainer.py" not in document["code"]
+    assert len(document["lock_sha256"]) == 64
+
+
+# A copy of the project, edited; a fresh process per state, as Snakemake starts one.
+
+COPIED = ("src", "workflow_scripts", "envs")
+PROBED = ("prepare", "reference", "check_loss", "interrupt", "exercise")
+PROBE = f"""
+import json
+from ddp_tokens.config import Experiment
+from ddp_tokens.steps import PROJECT_ROOT, settings_document
+documents = {{step: settings_document(Experiment(name="x"), step) for step in {PROBED}}}
+print(json.dumps([str(PROJECT_ROOT), documents]))
+"""
+
+
+def documents_of(project):
+    environment = os.environ | {"PYTHONPATH": str(project / "src")}
+    command = [sys.executable, "-c", PROBE]
+    output = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    root, documents = json.loads(output)
+    assert root == str(project)
+    return documents
+
+
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory):
+    project = tmp_path_factory.mktemp("project")
+    for folder in COPIED:
+        shutil.copytree(
+            PROJECT_ROOT / folder, project / folder, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info")
+        )
+    (project / "README.md").write_text("")
+    return project, documents_of(project)
+
+
+EDITS = {
+    "README.md": set(),
+    "src/ddp_tokens/gradients.py": set(),  # entry of a step that is not among the probed ones
+    "src/ddp_tokens/prepare.py": {"prepare"},
+    "src/ddp_tokens/corpora/generated.py": {"prepare", "reference", "interrupt"},  # the package imports it
+    "src/ddp_tokens/normalization.py": {"check_loss", "interrupt", "exercise"},
+    "src/ddp_tokens/workloads/token_labels.py": {"reference", "interrupt"},
+    "workflow_scripts/check_loss.py": {"check_loss"},
+    "envs/requirements.lock": set(PROBED),
+}
+
+
+@pytest.mark.parametrize("edited", EDITS)
+def test_an_edit_reruns_the_steps_that_use_the_file_and_no_other(copied, edited):
+    project, before = copied
+    path = project / edited
+    content = path.read_text()
+    path.write_text(content + "# edited\n")
+    try:
+        after = documents_of(project)
+    finally:
+        path.write_text(content)
+    assert {step for step in PROBED if after[step] != before[step]} == EDITS[edited]
+
+
+def test_the_lock_file_is_there():
+    assert LOCK_FILE.is_file()
