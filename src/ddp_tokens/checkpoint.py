@@ -12,7 +12,8 @@ import numpy
 import torch
 
 from ddp_tokens import checkpoint_files as names
-from ddp_tokens.distributed import barrier
+from ddp_tokens.distributed import barrier, sum_over_ranks
+from ddp_tokens.errors import CheckpointError
 from ddp_tokens.files import read_json, sync_directory, write_json
 from ddp_tokens.tensors import load_tensors, save_tensors
 from ddp_tokens.world import World
@@ -59,11 +60,11 @@ def save(directory: Path, state: TrainingState, identity: Mapping[str, Any], wor
 def load(directory: Path, state: TrainingState, identity: Mapping[str, Any], world: World) -> None:
     """Bring `state` and this rank's generators to where the checkpoint was written.
 
-    Raises CheckpointError, before anything is changed, when a file is missing or altered or the identity differs.
+    Raises CheckpointError on every rank, before anything is changed, when a file is missing or altered or the identity
+    differs, also when only one rank sees it so.
     """
-    names.verify(directory)
+    _require_usable_on_all_ranks(directory, identity, world)
     common = read_json(directory / names.COMMON)
-    names.require_same_identity(directory, common["identity"], identity)
     state.model.load_state_dict(load_tensors(directory / names.MODEL))
     _load_optimizer(state, common["optimizer"], load_tensors(directory / names.OPTIMIZER))
     rank_part = read_json(directory / names.rank_state(world.rank))
@@ -71,6 +72,20 @@ def load(directory: Path, state: TrainingState, identity: Mapping[str, Any], wor
     state.rank_history[:] = rank_part["history"]
     # Last: building a model and an optimizer draws numbers, and nothing may draw between here and the next window.
     _restore_generators(rank_part, load_tensors(directory / names.rank_tensors(world.rank)))
+
+
+def _require_usable_on_all_ranks(directory: Path, identity: Mapping[str, Any], world: World) -> None:
+    """Ranks may see a shared file system at different moments; one that left alone would leave the others waiting."""
+    problem = None
+    try:
+        names.verify(directory)
+        names.require_same_identity(directory, read_json(directory / names.COMMON)["identity"], identity)
+    except CheckpointError as error:
+        problem = str(error)
+    [refusing] = sum_over_ranks([problem is not None], world.device)
+    if refusing:
+        others = f"{directory} cannot be used by {int(refusing)} of {world.size} ranks, which say why"
+        raise CheckpointError(problem or others)
 
 
 def _write_common_part(directory: Path, state: TrainingState, identity: Mapping[str, Any]) -> None:

@@ -41,16 +41,9 @@ def verify(directory: Path | str) -> dict[str, Any]:
     """Return the manifest. Raises CheckpointError, naming the file, when one is missing, unexpected or altered."""
     directory = Path(directory)
     if not directory.is_dir():
-        raise CheckpointError(
-            f"{directory} does not exist: give the path of a checkpoint such as runs/interrupt/step-0050"
-        )
-    if not (directory / MANIFEST).is_file():
-        raise CheckpointError(f"{directory} is incomplete, it has no {MANIFEST}: use another checkpoint")
-    try:
-        manifest: dict[str, Any] = read_json(directory / MANIFEST)
-        recorded, names = manifest["sha256"], expected_files(manifest["world_size"])
-    except (EvidenceError, KeyError, TypeError):
-        raise CheckpointError(f"{directory / MANIFEST} is damaged: use another checkpoint") from None
+        raise CheckpointError(f"{directory} does not exist: give the path of a checkpoint, runs/interrupt/step-0050")
+    manifest = _read_manifest(directory)
+    names, recorded = expected_files(manifest["world_size"]), manifest["sha256"]
     for name in names:
         if name not in recorded or not (directory / name).is_file():
             raise CheckpointError(f"{directory} is incomplete, {name} is missing: use another checkpoint")
@@ -58,12 +51,29 @@ def verify(directory: Path | str) -> dict[str, Any]:
             raise CheckpointError(
                 f"{directory / name} was altered (its SHA-256 is not the manifest's): use another checkpoint"
             )
+    for path in sorted(directory.iterdir()):
+        if path.name not in (*names, MANIFEST):
+            raise CheckpointError(f"{path} does not belong to the checkpoint: remove it or use another checkpoint")
+    return manifest
+
+
+def _read_manifest(directory: Path) -> dict[str, Any]:
+    path = directory / MANIFEST
+    if not path.is_file():
+        raise CheckpointError(f"{directory} is incomplete, it has no {MANIFEST}: use another checkpoint")
+    kinds = {"step": int, "world_size": int, "sha256": dict}
+    try:
+        manifest = read_json(path)
+    except EvidenceError:
+        manifest = None
+    if not isinstance(manifest, dict) or any(not isinstance(manifest.get(name), kind) for name, kind in kinds.items()):
+        raise CheckpointError(f"{path} is damaged: use another checkpoint")
     return manifest
 
 
 def require_same_identity(directory: Path | str, written: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raises CheckpointError, naming the setting, when a checkpoint belongs to another experiment."""
-    for name in sorted(set(written) | set(now)):
+    """Raises CheckpointError, naming the first setting or file that differs, in the order of `now`."""
+    for name in dict.fromkeys((*now, *written)):
         if written.get(name) != now.get(name):
             raise CheckpointError(
                 f"{directory} was written with {name} {written.get(name)}, this run has {now.get(name)}: "

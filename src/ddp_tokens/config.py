@@ -6,26 +6,29 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
 
 from ddp_tokens.errors import ConfigError
 
-Positive = Annotated[int, Field(ge=1)]
+
+def _no_boolean(value: Any) -> Any:
+    """pydantic would read `batch: true` as 1."""
+    if isinstance(value, bool):
+        raise ValueError("a number is needed here")
+    return value
+
+
+NO_BOOLEAN = BeforeValidator(_no_boolean)
+Positive = Annotated[int, Field(ge=1), NO_BOOLEAN]
+NonNegative = Annotated[int, Field(ge=0), NO_BOOLEAN]
+Real = Annotated[float, Field(allow_inf_nan=False), NO_BOOLEAN]
+PositiveReal = Annotated[float, Field(gt=0, allow_inf_nan=False), NO_BOOLEAN]
+NonNegativeReal = Annotated[float, Field(ge=0, allow_inf_nan=False), NO_BOOLEAN]
+Fraction = Annotated[float, Field(ge=0, lt=1), NO_BOOLEAN]
 
 
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_booleans_as_numbers(cls, values: Any) -> Any:
-        """pydantic would read `batch: true` as 1."""
-        if isinstance(values, Mapping):
-            for name, value in values.items():
-                field = cls.model_fields.get(name)
-                if isinstance(value, bool) and field is not None and field.annotation in (int, float):
-                    raise ValueError(f"{name} must be a number, not {str(value).lower()}")
-        return values
 
 
 class GeneratedCorpus(Section):
@@ -77,9 +80,7 @@ class Model(Section):
     layers: Positive = Field(2, description="pre-norm encoder layers")
     heads: Positive = Field(4, description="attention heads")
     feed_forward: Positive = Field(256, description="width of the feed-forward part")
-    dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.1, description="on in training; off where gradients are compared and in evaluation"
-    )
+    dropout: Fraction = Field(0.1, description="on in training; off where gradients are compared and in evaluation")
 
     @model_validator(mode="after")
     def _heads_divide_width(self) -> Self:
@@ -91,17 +92,15 @@ class Model(Section):
 class Optimizer(Section):
     """SGD with momentum."""
 
-    lr: Annotated[float, Field(gt=0)] = Field(0.02, description="learning rate")
-    momentum: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.9, description="above 0, so that there is optimizer state that a resume could lose"
-    )
+    lr: PositiveReal = Field(0.02, description="learning rate")
+    momentum: Fraction = Field(0.9, description="above 0, so that there is optimizer state that a resume could lose")
 
 
 class Tolerance(Section):
     """A gradient value agrees when |ddp - ref| <= atol + rtol * |ref|."""
 
-    atol: Annotated[float, Field(ge=0)] = Field(description="absolute part, in units of the gradient")
-    rtol: Annotated[float, Field(ge=0)] = Field(description="relative part, as a fraction of |ref|")
+    atol: NonNegativeReal = Field(description="absolute part, in units of the gradient")
+    rtol: NonNegativeReal = Field(description="relative part, as a fraction of |ref|")
 
 
 class Tolerances(Section):
@@ -118,7 +117,7 @@ class Exercise(Section):
 
     counts_before: tuple[Positive, ...] = Field((12, 12), description="tokens per rank, before")
     counts_after: tuple[Positive, ...] = Field((12, 36), description="tokens per rank, after")
-    losses: tuple[float, ...] = Field((1.0, 3.0), description="loss per token on each rank")
+    losses: tuple[Real, ...] = Field((1.0, 3.0), description="loss per token on each rank")
 
     @model_validator(mode="after")
     def _one_entry_per_rank(self) -> Self:
@@ -134,7 +133,7 @@ class Experiment(Section):
         description="results go to results/NAME; by default the name of the YAML file",
         pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$",
     )
-    seed: Annotated[int, Field(ge=0)] = Field(
+    seed: NonNegative = Field(
         17, description="corpus: seed; initial weights: seed; plan: seed + 10; dropout of rank r: seed + 1000 + r"
     )
     corpus: Corpus = Field(GeneratedCorpus(), description="generated sequences, or `{path: rows.jsonl}`")
@@ -191,7 +190,7 @@ def load_experiment(path: Path | str, overrides: Mapping[str, Any] | None = None
 
     Raises ConfigError, naming the file and the field.
     """
-    defaults = Experiment(name=Path(path).stem).model_dump()
+    defaults = Experiment(name="defaults").model_dump() | {"name": Path(path).stem}
     values = merge(merge(defaults, _read_yaml(path)), overrides or {})
     try:
         return Experiment.model_validate(values)
@@ -253,11 +252,24 @@ def _all_field_names(section: type[Section]) -> list[str]:
     return names
 
 
+class _EachFieldOnce(yaml.SafeLoader):
+    """YAML lets the last of two equal fields win, in silence."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        names = [key.value for key, _ in node.value]
+        for key, _ in node.value:
+            if names.count(key.value) > 1:
+                raise yaml.MarkedYAMLError(problem=f"field '{key.value}' is there twice", problem_mark=key.start_mark)
+        return super().construct_mapping(node, deep)
+
+
 def _read_yaml(path: Path | str) -> dict[str, Any]:
     try:
-        values = yaml.safe_load(Path(path).read_text())
+        values = _EachFieldOnce(Path(path).read_text(encoding="utf-8")).get_single_data()
     except OSError as error:
         raise ConfigError(f"{path} cannot be read ({error.strerror}): name an experiment's YAML file") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8 text ({error}): save it as UTF-8") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
     if values is None:

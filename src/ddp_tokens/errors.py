@@ -8,6 +8,7 @@ UserError
 │   └── EmptyWindowError   no supervised unit on any rank in a window
 ├── LaunchError            ranks were started in another way than the experiment says
 ├── CheckpointError        a checkpoint is missing, incomplete, altered, or of another experiment
+├── DivergedError          the loss of an update is not a number
 ├── UnprovenGradientError  training was asked for although a verdict is not as expected
 ├── GateError              the chain is done and an outcome is not the expected one
 └── EvidenceError          a file that a check or a figure reads is missing or malformed
@@ -43,6 +44,10 @@ class LaunchError(UserError):
 
 
 class CheckpointError(UserError):
+    pass
+
+
+class DivergedError(UserError):
     pass
 
 

@@ -4,6 +4,7 @@ Started once per rank: torchrun --standalone --nproc-per-node=W -m ddp_tokens.gr
 """
 
 import os
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -13,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddp_tokens.corpora.rows import Row
 from ddp_tokens.determinism import make_deterministic
-from ddp_tokens.distributed import claim_device, process_group, wrap_for_ddp
+from ddp_tokens.distributed import barrier, claim_device, process_group, wrap_for_ddp
 from ddp_tokens.errors import EmptyWindowError
 from ddp_tokens.files import write_json
 from ddp_tokens.inputs import Prepared, initial_model, read_prepared
@@ -47,6 +48,9 @@ def main(arguments: Sequence[str]) -> int:
                 for formula, dump in dumps.items():
                     save_tensors(at.gradients(formula, dtype_name), dump)
         refusal = refuse_empty_window(model, workload, _microbatches(prepared, 0, world), world)
+        if world.is_main:
+            shutil.rmtree(at.zero_window, ignore_errors=True)
+        barrier()
         write_json(at.zero_window / f"rank-{world.rank}.json", refusal)
     return 0
 
@@ -83,16 +87,17 @@ def refuse_empty_window(
     before = [parameter.detach().clone() for parameter in model.parameters()]
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     emptied = [[row.unsupervised() for row in rows] for rows in microbatches]
-    message = None
+    name, message = "window 1, with all of its labels ignored,", None
     try:
-        _, total = count_window(emptied, "window 1, with all of its labels ignored,", world.device)
+        _, total = count_window(emptied, name, world.device)
         normalize = partial(global_token_loss, global_count=total, world_size=world.size)
         accumulate(model, workload, [workload.collate(rows, world.device) for rows in emptied], normalize)
         optimizer.step()
     except EmptyWindowError as error:
         message = str(error)
     moved = any(not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
-    return {"rank": world.rank, "world_size": world.size, "error": message, "parameters_moved": moved}
+    about = {"rank": world.rank, "world_size": world.size, "window": name}
+    return about | {"error": message, "parameters_moved": moved}
 
 
 def _microbatches(prepared: Prepared, index: int, world: World) -> list[list[Row]]:

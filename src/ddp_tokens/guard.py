@@ -28,7 +28,10 @@ def require_proven(verdict_files: Iterable[Path], train_anyway: bool) -> list[st
 
 
 def _problem(path: Path) -> str | None:
-    for verdict in read_json(path)["verdicts"]:
+    verdicts = read_json(path)["verdicts"]
+    if not verdicts:
+        return f"{path} holds no verdict, check again"
+    for verdict in verdicts:
         if verdict["outcome"] != verdict["expected"]:
             return f"{path}: case '{verdict['case']}' is {verdict['outcome']}, expected {verdict['expected']}"
         for evidence, digest in verdict["evidence"].items():

@@ -72,7 +72,9 @@ def run_as_program(program: str, main: Callable[[Sequence[str]], int], arguments
         return main(arguments)
     except UserError as error:
         rank = os.environ.get("RANK", "0")
-        print(f"{program}{'' if rank == '0' else f', rank {rank}'}: {error}", file=sys.stderr, flush=True)
+        who = program if rank == "0" else f"{program}, rank {rank}"
+        sys.stderr.write(f"{who}: {error}\n")  # in one piece: ranks share the terminal
+        sys.stderr.flush()
         return USER_ERROR
 
 

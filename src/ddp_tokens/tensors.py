@@ -5,7 +5,9 @@ from pathlib import Path
 
 import safetensors.torch
 import torch
+from safetensors import SafetensorError
 
+from ddp_tokens.errors import EvidenceError
 from ddp_tokens.files import write_bytes
 
 
@@ -15,5 +17,9 @@ def save_tensors(path: Path | str, tensors: Mapping[str, torch.Tensor]) -> None:
 
 
 def load_tensors(path: Path | str) -> dict[str, torch.Tensor]:
-    tensors: dict[str, torch.Tensor] = safetensors.torch.load_file(path)
+    """Raises EvidenceError, naming the file, when it is not a safetensors file; nothing in it is executed."""
+    try:
+        tensors: dict[str, torch.Tensor] = safetensors.torch.load_file(path)
+    except SafetensorError as error:
+        raise EvidenceError(f"{path} is not a whole safetensors file ({error}); make it again") from None
     return tensors

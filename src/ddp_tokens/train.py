@@ -18,7 +18,7 @@ from tqdm import tqdm
 from ddp_tokens.checkpoint import TrainingState, load, save
 from ddp_tokens.config import Experiment
 from ddp_tokens.determinism import make_deterministic, seed_rank
-from ddp_tokens.distributed import claim_device, process_group, wrap_for_ddp
+from ddp_tokens.distributed import barrier, claim_device, process_group, wrap_for_ddp
 from ddp_tokens.errors import CheckpointError
 from ddp_tokens.files import sha256, write_json_lines
 from ddp_tokens.guard import require_proven
@@ -75,13 +75,15 @@ def run_training(experiment: Experiment, at: Layout, world: World, run: str, res
 
 
 def write_run(directory: Path, state: TrainingState, identity: dict[str, Any], world: World) -> None:
-    """Every rank calls this; what an earlier run left in the directory goes first."""
+    """Every rank calls this. What an earlier run left in the directory goes once the new checkpoint is on disk."""
+    checkpoint = directory / checkpoint_name(state.step)
+    save(checkpoint, state, identity, world)
     if world.is_main:
-        for old in directory.glob("step-*"):
-            shutil.rmtree(old)
-    save(directory / checkpoint_name(state.step), state, identity, world)
-    if world.is_main:
+        for old in [*directory.glob("step-*"), directory / "ranks"]:
+            if old != checkpoint:
+                shutil.rmtree(old, ignore_errors=True)
         write_json_lines(directory / "history.jsonl", state.history)
+    barrier()
     write_json_lines(directory / "ranks" / f"rank-{world.rank}.jsonl", state.rank_history)
     save_tensors(directory / "ranks" / f"state-rank-{world.rank}.safetensors", state.model.state_dict())
 

@@ -1,5 +1,6 @@
 """The training loop: one, for every experiment."""
 
+import math
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -11,6 +12,7 @@ from ddp_tokens.checkpoint import TrainingState
 from ddp_tokens.config import Optimizer
 from ddp_tokens.corpora.rows import Row
 from ddp_tokens.distributed import sum_over_ranks
+from ddp_tokens.errors import DivergedError
 from ddp_tokens.normalization import global_token_loss
 from ddp_tokens.plan import Plan
 from ddp_tokens.window import accumulate, count_window
@@ -35,7 +37,8 @@ def train(
 
     A global record holds `step`, `units` (the denominator), `loss_sum` and `loss`, the mean over all supervised units
     of the window. A rank's record holds its row ids per microbatch, its units and its loss sum.
-    Raises EmptyWindowError on every rank, before any backward, when a window has no supervised unit.
+    Raises on every rank alike: EmptyWindowError, before any backward, when a window has no supervised unit;
+    DivergedError when the loss of an update is not a number.
     """
     model.train()
     for step in range(state.step + 1, until + 1):
@@ -48,6 +51,8 @@ def train(
         )
         state.optimizer.step()
         [loss_sum] = sum_over_ranks([local_loss], world.device)
+        if not math.isfinite(loss_sum):
+            raise DivergedError(f"the loss of update {step} is {loss_sum}: lower the learning rate or look at the rows")
         record = {"step": step, "units": total, "loss_sum": loss_sum, "loss": loss_sum / total}
         state.rank_history.append({"step": step, "rows": row_ids, "units": local, "loss_sum": local_loss})
         state.history.append(record)

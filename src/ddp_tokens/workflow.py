@@ -22,7 +22,10 @@ class Experiments:
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         """Raises ConfigError when an experiment that is to be built is not valid."""
-        self.names: list[str] = list(config.get("experiments") or [])
+        names = config.get("experiments") or []
+        if not isinstance(names, list):
+            raise ConfigError(f"config/config.yaml: field 'experiments' must be a list, [{names}], not {names!r}")
+        self.names: list[str] = names
         self._overrides = {name: value for name, value in config.items() if name not in NOT_OVERRIDES}
         self._read_so_far: dict[str, Experiment] = {}
         if not self.names:

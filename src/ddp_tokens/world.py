@@ -34,6 +34,9 @@ def world_from_environment(environment: Mapping[str, str], device_type: str, exp
             f"{', '.join(missing)} not set: start this module with torchrun, "
             f"e.g. torchrun --standalone --nnodes=1 --nproc-per-node={expected_size} -m MODULE"
         )
+    wrong = [name for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE") if not environment[name].isdecimal()]
+    if wrong:
+        raise LaunchError(f"{wrong[0]} is '{environment[wrong[0]]}', not a whole number: let torchrun set it")
     size = int(environment["WORLD_SIZE"])
     if size != expected_size:
         raise LaunchError(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ddp_tokens import checkpoint_files as names
 from ddp_tokens.checks.tensor_files import read_arrays
-from ddp_tokens.checks.verdict import Verdict, outcome
+from ddp_tokens.checks.verdict import PASS, Verdict, outcome
 from ddp_tokens.errors import UserError
 from ddp_tokens.files import digests, read_json
 
@@ -28,7 +28,7 @@ def _check_one(directory: Path) -> Verdict:
     observed["bytes"] = sum(path.stat().st_size for path in present)
     return Verdict(
         case=f"{directory.parent.name}/{directory.name}",
-        expected="pass",
+        expected=PASS,
         outcome=outcome(problem is None),
         criterion="every file is there, has the SHA-256 that the manifest records, and is safetensors or JSON",
         observed=observed,

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from ddp_tokens.checks.verdict import Verdict, outcome
+from ddp_tokens.checks.verdict import PASS, Verdict, outcome
 from ddp_tokens.normalization import global_token_loss, mean_of_means_loss
 
 SUMS = (12.0, 108.0)
@@ -88,4 +88,4 @@ def _theta() -> Verdict:
 
 
 def _verdict(case: str, holds: bool, criterion: str, observed: Mapping[str, object]) -> Verdict:
-    return Verdict(case, "pass", outcome(holds), criterion, observed, evidence={})
+    return Verdict(case, PASS, outcome(holds), criterion, observed, evidence={})

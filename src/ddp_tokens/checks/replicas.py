@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ddp_tokens.checks.tensor_files import first_bit_difference, max_abs_difference, read_arrays
-from ddp_tokens.checks.verdict import Verdict, outcome
+from ddp_tokens.checks.verdict import INCONCLUSIVE, PASS, Verdict, outcome
 from ddp_tokens.errors import EvidenceError
 from ddp_tokens.files import digests
 
@@ -28,9 +28,10 @@ def _check_run(run: str, folder: Path) -> Verdict:
             difference = {"rank": rank, **found}
     return Verdict(
         case=run,
-        expected="pass",
-        outcome=outcome(difference is None and bool(first)),
-        criterion="every rank's parameters and buffers equal those of rank 0, bit for bit",
+        expected=PASS if others else INCONCLUSIVE,
+        outcome=outcome(difference is None and bool(first)) if others else INCONCLUSIVE,
+        criterion="every rank's parameters and buffers equal those of rank 0, bit for bit"
+        + ("" if others else " (one rank: there is nothing to compare)"),
         observed={"ranks": len(paths), "tensors": len(first), "max_abs_difference": largest},
         evidence=digests(paths),
         first_difference=difference,

@@ -6,38 +6,67 @@ from typing import Any
 
 from ddp_tokens import checkpoint_files as names
 from ddp_tokens.checks.tensor_files import first_bit_difference, max_abs_difference, read_arrays
-from ddp_tokens.checks.verdict import Verdict, outcome
+from ddp_tokens.checks.verdict import INCONCLUSIVE, PASS, Verdict, outcome
+from ddp_tokens.errors import CheckpointError
 from ddp_tokens.files import digests, read_json, read_json_lines
 
 
 def check_resume(interrupted: Path, continuous: Path, resumed: Path) -> list[Verdict]:
-    """`interrupted`: the checkpoint that was resumed. `continuous`, `resumed`: the last checkpoints of both runs."""
-    world_size = names.verify(resumed)["world_size"]
-    names.verify(continuous)
-    names.verify(interrupted)
-    histories = [_jsonl_history(interrupted), _jsonl_history(resumed), _jsonl_history(continuous)]
+    """`interrupted`: the checkpoint that was resumed. `continuous`, `resumed`: the last checkpoints of both runs.
+
+    The first verdict says whether all three are whole; where one is not, it stands alone.
+    """
+    checkpoints = {"interrupted": interrupted, "continuous": continuous, "resumed": resumed}
+    whole, world_size = _whole(checkpoints)
+    if whole.outcome != PASS:
+        return [whole]
     return [
+        whole,
         _moved(interrupted, continuous),
         _same_tensors("parameters", names.MODEL, resumed, continuous),
         _same_tensors("optimizer_state", names.OPTIMIZER, resumed, continuous),
-        _same_history(interrupted, resumed, continuous, histories),
+        _same_history(interrupted, resumed, continuous),
         *(_same_rank_state(rank, resumed, continuous) for rank in range(world_size)),
     ]
+
+
+def _whole(checkpoints: Mapping[str, Path]) -> tuple[Verdict, int]:
+    """The verdict, and the number of ranks."""
+    sizes: dict[str, int] = {}
+    difference: dict[str, Any] | None = None
+    try:
+        for name, directory in checkpoints.items():
+            sizes[name] = names.verify(directory)["world_size"]
+    except CheckpointError as error:
+        difference = {"problem": str(error)}
+    if difference is None and len(set(sizes.values())) > 1:
+        difference = {"world_size": sizes}
+    verdict = Verdict(
+        case="checkpoints_whole",
+        expected=PASS,
+        outcome=outcome(difference is None),
+        criterion="the three checkpoints are whole and of the same number of ranks",
+        observed={"ranks": sizes},
+        evidence=digests(path for path in (d / names.MANIFEST for d in checkpoints.values()) if path.is_file()),
+        first_difference=difference,
+    )
+    return verdict, max(sizes.values(), default=0)
 
 
 def _moved(before: Path, after: Path) -> Verdict:
     """Equality would prove nothing if the weights had stood still between the interruption and the end."""
     paths = [before / names.MODEL, after / names.MODEL]
     left, right = (read_arrays(path) for path in paths)
-    still = [name for name in sorted(left) if left[name].tobytes() == right[name].tobytes()]
+    both = sorted(set(left) & set(right))
+    still = [name for name in both if left[name].tobytes() == right[name].tobytes()]
     return Verdict(
         case="weights_moved",
-        expected="pass",
-        outcome=outcome(not still),
+        expected=PASS,
+        outcome=outcome(bool(both) and not still),
         criterion="between the interruption and the end, every parameter changes",
         observed={
             "max_abs_difference": max_abs_difference(left, right),
-            "parameters": len(left),
+            "parameters": len(both),
             "unmoved": len(still),
         },
         evidence=digests(paths),
@@ -46,16 +75,17 @@ def _moved(before: Path, after: Path) -> Verdict:
 
 
 def _same_tensors(case: str, file: str, resumed: Path, continuous: Path) -> Verdict:
+    """An optimizer without momentum keeps no tensor: then there is nothing that a resume could lose, or prove."""
     paths = [resumed / file, continuous / file]
     left, right = (read_arrays(path) for path in paths)
     difference = first_bit_difference(left, right)
-    if not left:
-        difference = {"parameter": None, "problem": "there is no tensor to compare"}
+    empty = not left and not right
     return Verdict(
         case=case,
-        expected="pass",
-        outcome=outcome(difference is None),
-        criterion="every value of the resumed run equals that of the continuous run, bit for bit",
+        expected=INCONCLUSIVE if empty else PASS,
+        outcome=INCONCLUSIVE if empty else outcome(difference is None),
+        criterion="every value of the resumed run equals that of the continuous run, bit for bit"
+        + (" (there is no value to compare)" if empty else ""),
         observed={
             "tensors": len(right),
             "values": sum(array.size for array in right.values()),
@@ -66,21 +96,23 @@ def _same_tensors(case: str, file: str, resumed: Path, continuous: Path) -> Verd
     )
 
 
-def _same_history(interrupted: Path, resumed: Path, continuous: Path, histories: list[list[dict[str, Any]]]) -> Verdict:
-    """Both full histories agree, the interrupted one is their beginning, and the checkpoint holds the same."""
-    beginning, ours, theirs = histories
-    same = _first_record_difference(ours, theirs)
-    same = same or _first_record_difference(beginning, theirs[: len(beginning)])
-    same = same or _first_record_difference(read_json(resumed / names.COMMON)["history"], theirs)
+def _same_history(interrupted: Path, resumed: Path, continuous: Path) -> Verdict:
+    """Both full histories agree, the interrupted one is their beginning, and the checkpoints hold the same."""
     paths = [path.parent / "history.jsonl" for path in (interrupted, resumed, continuous)]
+    beginning, ours, theirs = (read_json_lines(path) for path in paths)
+    pairs = [(ours, theirs), (beginning, theirs[: len(beginning)])]
+    for checkpoint in (resumed, continuous):
+        pairs.append((read_json(checkpoint / names.COMMON)["history"], theirs))
+    differences = [difference for pair in pairs if (difference := _first_record_difference(*pair))]
+    first = differences[0] if differences else None
     return Verdict(
         case="history",
-        expected="pass",
-        outcome=outcome(same is None and 0 < len(beginning) < len(theirs)),
+        expected=PASS,
+        outcome=outcome(first is None and 0 < len(beginning) < len(theirs)),
         criterion="units and loss sum of every update, before and after the interruption, equal the continuous run's",
         observed={"updates": len(ours), "updates_before_interruption": len(beginning)},
         evidence=digests(paths),
-        first_difference=same,
+        first_difference=first,
     )
 
 
@@ -95,17 +127,13 @@ def _same_rank_state(rank: int, resumed: Path, continuous: Path) -> Verdict:
             difference = {"state": field}
     return Verdict(
         case=f"rank_{rank}",
-        expected="pass",
+        expected=PASS,
         outcome=outcome(difference is None),
         criterion="generator states and the rows that this rank has consumed equal those of the continuous run",
         observed={"windows": len(right["history"])},
         evidence=digests(paths),
         first_difference=None if difference is None else {"rank": rank, **difference},
     )
-
-
-def _jsonl_history(checkpoint: Path) -> list[dict[str, Any]]:
-    return read_json_lines(checkpoint.parent / "history.jsonl")
 
 
 def _first_record_difference(left: list[dict[str, Any]], right: list[dict[str, Any]]) -> Mapping[str, Any] | None:

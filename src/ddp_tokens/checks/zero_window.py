@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ddp_tokens.checks.verdict import Verdict, outcome
+from ddp_tokens.checks.verdict import PASS, Verdict, outcome
 from ddp_tokens.errors import EvidenceError
 from ddp_tokens.files import digests, read_json
 
@@ -15,13 +15,15 @@ def check_zero_window(directory: Path) -> list[Verdict]:
     reports = {path: read_json(path) for path in messages}
     world_size = reports[messages[0]]["world_size"]
     errors = [report["error"] for report in reports.values()]
-    refused = len(reports) == world_size and None not in errors and len(set(errors)) == 1
+    named = all(error and reports[messages[0]]["window"] in error for error in errors)
+    refused = named and len(errors) == world_size and len(set(errors)) == 1
     moved = [report["rank"] for report in reports.values() if report["parameters_moved"]]
+    difference = {"messages": errors} if not refused else {"ranks_whose_parameters_moved": moved} if moved else None
     return [
         Verdict(
             case="empty_window",
-            expected="pass",
-            outcome=outcome(refused and not moved),
+            expected=PASS,
+            outcome=outcome(difference is None),
             criterion=f"all {world_size} ranks raise the same error, which names the window, and no parameter moves",
             observed={
                 "ranks_that_refused": sum(error is not None for error in errors),
@@ -29,6 +31,6 @@ def check_zero_window(directory: Path) -> list[Verdict]:
                 "messages": {str(report["rank"]): report["error"] for report in reports.values()},
             },
             evidence=digests(messages),
-            first_difference=None if refused else {"messages": errors},
+            first_difference=difference,
         )
     ]

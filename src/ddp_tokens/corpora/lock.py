@@ -43,8 +43,8 @@ class Tally:
     def require_supervised(self, corpus: Corpus) -> None:
         """Raises CorpusError when there is nothing to train on, or nothing to score."""
         source = corpus.path if isinstance(corpus, OwnRows) else "the generated corpus"
-        for split in ("train", "test"):
-            if not self.counts[split]["supervised"]:
+        for split, count in self.counts.items():
+            if not count["supervised"] and (count["rows"] or split != "validation"):
                 raise CorpusError(
                     f"{source} has no supervised token (label other than {UNSUPERVISED}) in split '{split}'"
                 )

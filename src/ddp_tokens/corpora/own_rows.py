@@ -19,11 +19,12 @@ def read(corpus: OwnRows) -> Iterator[Row]:
     """
     seen: set[str] = set()
     numbers: dict[str, int] = {}
+    kinds: set[str] = set()
     for where, record in _records(corpus.path):
         try:
             row_id = _checked_id(record, seen)
             where = f"{where}, id '{row_id}'"
-            tokens = _checked_tokens(record["tokens"], numbers)
+            tokens = _checked_tokens(record["tokens"], numbers, kinds)
             labels = _checked_labels(record["labels"], len(tokens), corpus.classes)
         except ValueError as error:
             raise CorpusError(f"{where}: {error}") from None
@@ -67,17 +68,18 @@ def _checked_id(record: dict[str, Any], seen: set[str]) -> str:
     return row_id
 
 
-def _checked_tokens(tokens: Any, numbers: dict[str, int]) -> tuple[int, ...]:
+def _checked_tokens(tokens: Any, numbers: dict[str, int], kinds: set[str]) -> tuple[int, ...]:
     if not isinstance(tokens, list) or not tokens:
         raise ValueError("the row has no token; tokens must be a list of at least one")
-    if all(isinstance(token, str) for token in tokens):
-        return tuple(numbers.setdefault(token, len(numbers)) for token in tokens)
+    strings = all(isinstance(token, str) for token in tokens)
     for token in tokens:
-        if not _is_integer(token) or token < 0:
+        if not strings and (not _is_integer(token) or token < 0):
             raise ValueError(f"token {token!r} is not an integer from 0, nor are all tokens strings")
-    if numbers:
-        raise ValueError("tokens are integers here and strings in an earlier row; use one kind")
-    return tuple(tokens)
+    kinds.add("strings" if strings else "integers")
+    if len(kinds) > 1:
+        here, before = ("strings", "integers") if strings else ("integers", "strings")
+        raise ValueError(f"tokens are {here} here and {before} in an earlier row; use one kind")
+    return tuple(numbers.setdefault(token, len(numbers)) for token in tokens) if strings else tuple(tokens)
 
 
 def _checked_labels(labels: Any, number_of_tokens: int, classes: int | None) -> tuple[int, ...]:
@@ -85,8 +87,8 @@ def _checked_labels(labels: Any, number_of_tokens: int, classes: int | None) -> 
         number = len(labels) if isinstance(labels, list) else "no"
         raise ValueError(f"{number} labels for {number_of_tokens} tokens; one label per token is needed")
     for label in labels:
-        outside = not _is_integer(label) or label < 0 or (classes is not None and label >= classes)
-        if outside and label != UNSUPERVISED:
+        inside = _is_integer(label) and label >= 0 and (classes is None or label < classes)
+        if not inside and not (_is_integer(label) and label == UNSUPERVISED):
             allowed = f"0 to {classes - 1}" if classes else "the integers from 0"
             raise ValueError(f"label {label!r} is outside the classes, {allowed} (or {UNSUPERVISED}: not supervised)")
     return tuple(labels)

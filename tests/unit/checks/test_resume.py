@@ -9,11 +9,10 @@ from safetensors.numpy import load_file, save_file
 from ddp_tokens.checkpoint_files import make_manifest
 from ddp_tokens.checks.resume import check_resume
 from ddp_tokens.checks.verdict import read_verdicts, write_verdicts
-from ddp_tokens.errors import CheckpointError
 from ddp_tokens.files import sha256, write_json, write_json_lines
 
 STEPS = {"interrupt": 2, "continuous": 4, "resume": 4}
-CASES = ["weights_moved", "parameters", "optimizer_state", "history", "rank_0"]
+CASES = ["checkpoints_whole", "weights_moved", "parameters", "optimizer_state", "history", "rank_0"]
 
 
 def checkpoint(runs, run):
@@ -180,8 +179,11 @@ def test_other_generators_and_consumed_rows(runs, field):
 
 
 @pytest.mark.parametrize("run", STEPS)
-def test_an_altered_checkpoint_is_not_compared(runs, run):
+def test_an_altered_checkpoint_fails_and_is_not_compared(runs, run):
     path = checkpoint(runs, run) / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-1] + b"\0\0")
-    with pytest.raises(CheckpointError, match=rf"{run}/step-000{STEPS[run]}/model\.safetensors was altered"):
-        verdicts_of(runs)
+    verdicts = verdicts_of(runs)
+    assert list(verdicts) == ["checkpoints_whole"]
+    whole = verdicts["checkpoints_whole"]
+    assert (whole.expected, whole.outcome) == ("pass", "fail")
+    assert f"{run}/step-000{STEPS[run]}/model.safetensors was altered" in whole.first_difference["problem"]

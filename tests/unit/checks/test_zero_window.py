@@ -8,7 +8,7 @@ MESSAGE = "window 1 holds no supervised unit on any rank"
 
 
 def report(rank, error=MESSAGE, moved=False, world_size=2):
-    return {"rank": rank, "world_size": world_size, "error": error, "parameters_moved": moved}
+    return {"rank": rank, "world_size": world_size, "window": "window 1", "error": error, "parameters_moved": moved}
 
 
 def verdict_on(folder, *reports):
