@@ -1,5 +1,6 @@
 """The process group: in and out, sums over ranks, time limits."""
 
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -33,10 +34,17 @@ def cleanup() -> None:
 
 @contextmanager
 def process_group(backend: str, timeout_s: int) -> Iterator[None]:
-    """A process group for the length of the block; left also when an exception is raised."""
+    """A process group for the length of the block; left also when an exception is raised.
+
+    Wrap a model in a function that the block calls, not in the block itself: a DDP model that outlives its group takes
+    gloo's threads down with it while it holds Python's lock, for which such a thread may be waiting, and hangs.
+    """
     init_distributed(backend, timeout_s)
     try:
         yield
+    except BaseException as error:
+        traceback.clear_frames(error.__traceback__)  # they hold the DDP model
+        raise
     finally:
         cleanup()
 

@@ -12,12 +12,14 @@ from functools import partial
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from ddp_tokens.config import Experiment
 from ddp_tokens.corpora.rows import Row
 from ddp_tokens.determinism import make_deterministic
 from ddp_tokens.distributed import barrier, claim_device, process_group, wrap_for_ddp
 from ddp_tokens.errors import EmptyWindowError
 from ddp_tokens.files import write_json
 from ddp_tokens.inputs import Prepared, initial_model, read_prepared
+from ddp_tokens.layout import Layout
 from ddp_tokens.normalization import MEAN_OF_MEANS, TOKEN_MEAN, global_token_loss, mean_of_means_loss
 from ddp_tokens.options import parse, run_as_program
 from ddp_tokens.plan import windows_to_compare
@@ -38,21 +40,26 @@ def main(arguments: Sequence[str]) -> int:
     )
     make_deterministic(experiment.threads_per_rank)
     prepared = read_prepared(experiment, at)
-    workload = load(experiment.workload)
     with process_group(experiment.resolved_backend, experiment.timeout_s):
-        for dtype_name, dtype in DTYPES.items():
-            bare = initial_model(experiment, workload, prepared.shape, at.initial, world.device, dtype)
-            model = wrap_for_ddp(bare, world)
-            dumps = gradient_dumps(model, workload, prepared, world)
-            if world.is_main:
-                for formula, dump in dumps.items():
-                    save_tensors(at.gradients(formula, dtype_name), dump)
-        refusal = refuse_empty_window(model, workload, _microbatches(prepared, 0, world), world)
-        if world.is_main:
-            shutil.rmtree(at.zero_window, ignore_errors=True)
-        barrier()
-        write_json(at.zero_window / f"rank-{world.rank}.json", refusal)
+        write_gradients(experiment, at, prepared, world)
     return 0
+
+
+def write_gradients(experiment: Experiment, at: Layout, prepared: Prepared, world: World) -> None:
+    """Rank 0 writes one dump per formula and dtype; each rank writes what it says to an empty window."""
+    workload = load(experiment.workload)
+    for dtype_name, dtype in DTYPES.items():
+        bare = initial_model(experiment, workload, prepared.shape, at.initial, world.device, dtype)
+        model = wrap_for_ddp(bare, world)
+        dumps = gradient_dumps(model, workload, prepared, world)
+        if world.is_main:
+            for formula, dump in dumps.items():
+                save_tensors(at.gradients(formula, dtype_name), dump)
+    refusal = refuse_empty_window(model, workload, _microbatches(prepared, 0, world), world)
+    if world.is_main:
+        shutil.rmtree(at.zero_window, ignore_errors=True)
+    barrier()
+    write_json(at.zero_window / f"rank-{world.rank}.json", refusal)
 
 
 def gradient_dumps(

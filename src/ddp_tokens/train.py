@@ -22,7 +22,7 @@ from ddp_tokens.distributed import barrier, claim_device, process_group, wrap_fo
 from ddp_tokens.errors import CheckpointError
 from ddp_tokens.files import sha256, write_json_lines
 from ddp_tokens.guard import require_proven
-from ddp_tokens.inputs import initial_model, read_prepared
+from ddp_tokens.inputs import Prepared, initial_model, read_prepared
 from ddp_tokens.layout import Layout, checkpoint_name
 from ddp_tokens.options import parse, run_as_program
 from ddp_tokens.steps import dump
@@ -54,24 +54,35 @@ def run_training(experiment: Experiment, at: Layout, world: World, run: str, res
     """Write runs/RUN/: a checkpoint at the last update, the global history, and per rank its history and parameters."""
     prepared = read_prepared(experiment, at)
     identity = run_identity(experiment, at)
-    workload = load_workload(experiment.workload)
     until = experiment.interrupt_at if run == "interrupt" else experiment.steps
     with process_group(experiment.resolved_backend, experiment.timeout_s):
-        seed_rank(experiment.seed, world.rank)
-        bare = initial_model(experiment, workload, prepared.shape, at.initial, world.device, torch.float32)
-        model = wrap_for_ddp(bare, world)
-        state = TrainingState(bare, build_optimizer(model, experiment.optimizer))
-        if resume is not None:
-            load(resume, state, identity, world)
-            if state.step >= until:
-                raise CheckpointError(f"{resume} is at update {state.step}, so nothing is left to do up to {until}")
-        updates = train(model, state, workload, prepared.plan, prepared.rows, world, until)
-        for record in tqdm(updates, total=until, initial=state.step, disable=None if world.is_main else True):
-            if record["step"] % LINES_EVERY == 0 or record["step"] == until:
-                log.info(
-                    "update %d of %d: loss %.4f over %d units", record["step"], until, record["loss"], record["units"]
-                )
+        state = _train_until(until, experiment, at, prepared, world, resume, identity)
         write_run(at.run(run), state, identity, world)
+
+
+def _train_until(
+    until: int,
+    experiment: Experiment,
+    at: Layout,
+    prepared: Prepared,
+    world: World,
+    resume: Path | None,
+    identity: dict[str, Any],
+) -> TrainingState:
+    workload = load_workload(experiment.workload)
+    seed_rank(experiment.seed, world.rank)
+    bare = initial_model(experiment, workload, prepared.shape, at.initial, world.device, torch.float32)
+    model = wrap_for_ddp(bare, world)
+    state = TrainingState(bare, build_optimizer(model, experiment.optimizer))
+    if resume is not None:
+        load(resume, state, identity, world)
+        if state.step >= until:
+            raise CheckpointError(f"{resume} is at update {state.step}, so nothing is left to do up to {until}")
+    updates = train(model, state, workload, prepared.plan, prepared.rows, world, until)
+    for record in tqdm(updates, total=until, initial=state.step, disable=None if world.is_main else True):
+        if record["step"] % LINES_EVERY == 0 or record["step"] == until:
+            log.info("update %d of %d: loss %.4f over %d units", record["step"], until, record["loss"], record["units"])
+    return state
 
 
 def write_run(directory: Path, state: TrainingState, identity: dict[str, Any], world: World) -> None:
