@@ -86,7 +86,6 @@ def test_training_with_both_verdicts_as_expected_warns_of_nothing(tmp_path):
         assert "warning" not in rank["said"]
 
 
-@pytest.mark.xfail(strict=True, reason="gradients leaves the reports of ranks that there are no more")
 def test_fewer_ranks_in_the_same_folder_leave_nothing_of_the_earlier_ones(tmp_path):
     with_gradients(prepared(tmp_path / "tiny", 3))
     tiny = with_gradients(prepared(tmp_path / "tiny", 2))

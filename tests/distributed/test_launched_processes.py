@@ -92,7 +92,6 @@ class Pieces:
         pass
 
 
-@pytest.mark.xfail(strict=True, reason="print writes the sentence and its line end apart")
 def test_a_sentence_and_its_line_end_are_written_at_once(monkeypatch):
     """Otherwise two ranks that refuse at the same time end up in one line."""
 
