@@ -38,17 +38,22 @@ def main(arguments: Sequence[str]) -> int:
     seed_rank(experiment.seed, world.rank)
     prepared = read_prepared(experiment, at)
     with process_group(experiment.resolved_backend, experiment.timeout_s):
-        ours, bare = our_loop(experiment, at, prepared, world), bare_loop(experiment, at, prepared, world)
-        ours(range(1, 6)), bare(range(1, 6))
-        seconds: dict[str, list[float]] = {"ours": [], "bare": []}
-        for index in range(ROUNDS):
-            first = 1 + index * WINDOWS % (len(prepared.plan) - WINDOWS + 1)
-            order = [("ours", ours), ("bare", bare)][:: 1 if index % 2 else -1]
-            for name, loop in order:
-                seconds[name].append(timed(loop, range(first, first + WINDOWS)))
-        if world.is_main:
-            report(seconds, tokens_per_round(prepared))
+        seconds = time_both(experiment, at, prepared, world)
+    if world.is_main:
+        report(seconds, tokens_per_round(prepared))
     return 0
+
+
+def time_both(experiment: Experiment, at: Layout, prepared: Prepared, world: World) -> dict[str, list[float]]:
+    loops = {"ours": our_loop(experiment, at, prepared, world), "bare": bare_loop(experiment, at, prepared, world)}
+    seconds: dict[str, list[float]] = {name: [] for name in loops}
+    for loop in loops.values():
+        loop(range(1, 6))
+    for index in range(ROUNDS):
+        first = 1 + index * WINDOWS % (len(prepared.plan) - WINDOWS + 1)
+        for name in list(loops)[:: 1 if index % 2 else -1]:
+            seconds[name].append(timed(loops[name], range(first, first + WINDOWS)))
+    return seconds
 
 
 def timed(loop: Callable[[range], None], steps: range) -> float:

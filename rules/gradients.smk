@@ -63,7 +63,7 @@ rule gradients:
     resources:
         gpu=lambda wildcards: experiments.gpus(wildcards.experiment),
     params:
-        launch=lambda wildcards: experiments.launch(wildcards.experiment),
+        launch=lambda wildcards, input: experiments.launch(wildcards.experiment),
     message:
         "{wildcards.experiment}: gradients of all ranks, for each formula and dtype"
     shell:

@@ -46,7 +46,9 @@ rule figure:
     conda:
         "../envs/environment.yaml"
     params:
-        caption=lambda wildcards: experiments.get(wildcards.experiment).model_dump(
+        caption=lambda wildcards, input: experiments.get(
+            wildcards.experiment
+        ).model_dump(
             mode="json", include={"steps", "interrupt_at", "world_size", "tolerances"}
         ),
     message:
@@ -109,9 +111,9 @@ rule summary:
     conda:
         "../envs/environment.yaml"
     params:
-        caption=lambda wildcards: experiments.get(wildcards.experiment).model_dump(
-            mode="json", include={"steps", "tolerances"}
-        ),
+        caption=lambda wildcards, input: experiments.get(
+            wildcards.experiment
+        ).model_dump(mode="json", include={"steps", "tolerances"}),
     message:
         "{wildcards.experiment}: all verdicts in one table"
     script:

@@ -24,7 +24,7 @@ rule interrupt:
     resources:
         gpu=lambda wildcards: experiments.gpus(wildcards.experiment),
     params:
-        launch=lambda wildcards: experiments.launch(wildcards.experiment),
+        launch=lambda wildcards, input: experiments.launch(wildcards.experiment),
     message:
         "{wildcards.experiment}: train and stop at the interruption"
     shell:
@@ -52,7 +52,7 @@ rule continuous:
     resources:
         gpu=lambda wildcards: experiments.gpus(wildcards.experiment),
     params:
-        launch=lambda wildcards: experiments.launch(wildcards.experiment),
+        launch=lambda wildcards, input: experiments.launch(wildcards.experiment),
     message:
         "{wildcards.experiment}: train without interruption"
     shell:
@@ -81,7 +81,7 @@ rule resume:
     resources:
         gpu=lambda wildcards: experiments.gpus(wildcards.experiment),
     params:
-        launch=lambda wildcards: experiments.launch(wildcards.experiment),
+        launch=lambda wildcards, input: experiments.launch(wildcards.experiment),
         checkpoint=lambda wildcards, input: experiments.interrupted_checkpoint(
             wildcards.experiment, input.interrupted
         ),

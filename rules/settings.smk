@@ -3,17 +3,17 @@
 
 
 rule settings:
+    input:
+        settings=lambda wildcards: experiments.settings_file(
+            wildcards.experiment, wildcards.step
+        ),
     output:
         settings="results/{experiment}/settings/{step}.json",
     log:
         "results/{experiment}/logs/settings_{step}.log",
     conda:
         "../envs/environment.yaml"
-    params:
-        document=lambda wildcards: experiments.settings(
-            wildcards.experiment, wildcards.step
-        ),
     message:
         "{wildcards.experiment}: settings of {wildcards.step}"
     shell:
-        "printf '%s' {params.document:q} > {output.settings} 2> {log}"
+        "cp {input.settings} {output.settings} 2> {log}"

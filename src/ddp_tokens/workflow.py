@@ -1,5 +1,6 @@
 """What the Snakefile asks of the project while it is parsed. No torch."""
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -9,11 +10,13 @@ from typing import Any
 
 from ddp_tokens.config import Experiment, OwnRows, load_experiment
 from ddp_tokens.errors import ConfigError, LaunchError
+from ddp_tokens.files import write_text
 from ddp_tokens.layout import checkpoint_name
 from ddp_tokens.prepare import require_preparable
 from ddp_tokens.steps import settings_document
 
 CONFIG_FOLDER = Path("config")
+SETTINGS_FOLDER = Path(".snakemake/settings")
 NOT_OVERRIDES = ("experiments",)
 
 
@@ -48,8 +51,17 @@ class Experiments:
             )
         return experiment
 
-    def settings(self, name: str, step: str) -> str:
-        return settings_document(self.get(name), step)
+    def settings_file(self, name: str, step: str) -> str:
+        """A file with what a step may read; its name holds its digest, so another content is another input.
+
+        (A parameter would do, but Snakemake imports pandas to compare parameters and prints both in full.)
+        """
+        document = settings_document(self.get(name), step)
+        digest = hashlib.sha256(document.encode()).hexdigest()[:16]
+        path = SETTINGS_FOLDER / name / f"{step}.{digest}.json"
+        if not path.is_file():
+            write_text(path, document)
+        return str(path)
 
     def source_of_rows(self, name: str) -> list[str]:
         """The user's own file, where there is one: an input of prepare."""
