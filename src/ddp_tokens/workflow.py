@@ -54,7 +54,7 @@ class Experiments:
     def settings_file(self, name: str, step: str) -> str:
         """A file with what a step may read; its name holds its digest, so another content is another input.
 
-        (A parameter would do, but Snakemake imports pandas to compare parameters and prints both in full.)
+        A parameter of the rule would do, but Snakemake imports pandas to compare parameters, and prints both in full.
         """
         document = settings_document(self.get(name), step)
         digest = hashlib.sha256(document.encode()).hexdigest()[:16]
@@ -87,8 +87,7 @@ class Experiments:
         return f"{run}/{checkpoint_name(self.get(name).interrupt_at)}"
 
     def gpus(self, name: str) -> int:
-        experiment = self.get(name)
-        return experiment.world_size if experiment.device == "cuda" else 0
+        return needed_gpus(self.get(name))
 
     def require_ready(self) -> None:
         """Refuse what can't work before the first job touches a file.
