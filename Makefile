@@ -9,6 +9,10 @@ INSTALLED := .venv/installed
 PATHS := src tests workflow_scripts envs benchmarks
 SNAKEFILES := Snakefile rules
 
+ifneq ($(words $(CURDIR)),1)
+$(error Snakemake cannot run scripts from a folder with a space in its path: move this one, $(CURDIR))
+endif
+
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .PHONY: all test check fix docs lock clean-env

@@ -39,7 +39,11 @@ rule report_items:
 rule all:
     default_target: True
     input:
-        expand("results/{experiment}/gate.txt", experiment=experiments.names),
+        expand(
+            "results/{experiment}/{kept}",
+            experiment=experiments.names,
+            kept=["gate.txt", "runs/interrupt", "runs/continuous", "runs/resume"],
+        ),
         "results/exercise/exercise.json",
 
 

@@ -14,20 +14,28 @@ from ddp_tokens.options import run_as_program
 
 RESULTS = Path("results")
 REPORT = RESULTS / "report.zip"
+INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str]) -> int:
     """Arguments go to Snakemake. The report is made whether or not the gate is content."""
     code = _snakemake("--cores", "all", *arguments)
+    if code and not _all_but_the_gate_is_done():
+        print("\nThe build failed, for the reason above. Verdicts of an earlier build are not shown.")
+        return code
     layouts = [Layout(RESULTS / name) for name in yaml.safe_load(Path("config/config.yaml").read_text())["experiments"]]
-    finished = [at for at in layouts if at.summary.is_file()]
-    if finished and _outdated(finished):
+    if _outdated(layouts):
         code = _snakemake("report_items", "--report", str(REPORT), *arguments) or code
-    for at in finished:
+    for at in layouts:
         print(verdict_table(at))
-    if REPORT.is_file():
-        print(f"\nReport: {REPORT} (unpack it and open report/report.html)")
+    print(f"\nReport: {REPORT} (unpack it and open report/report.html)")
     return code
+
+
+def _all_but_the_gate_is_done() -> bool:
+    command = ["snakemake", "report_items", "--dry-run"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return done.returncode == 0 and "Nothing to be done" in done.stdout
 
 
 def verdict_table(at: Layout) -> str:
@@ -45,7 +53,13 @@ def _outdated(layouts: Sequence[Layout]) -> bool:
 
 
 def _snakemake(*arguments: str) -> int:
-    return subprocess.run(["snakemake", *arguments]).returncode
+    """Ctrl-C reaches Snakemake too, which stops its jobs: wait for it."""
+    with subprocess.Popen(["snakemake", *arguments]) as process:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            process.wait()
+            return INTERRUPTED
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ MANIFEST = "manifest.json"
 MODEL = "model.safetensors"
 OPTIMIZER = "optimizer.safetensors"
 COMMON = "common.json"
+ANOTHER = "delete it and train that run again, or use another checkpoint"
 
 
 def rank_tensors(rank: int) -> str:
@@ -41,33 +42,36 @@ def verify(directory: Path | str) -> dict[str, Any]:
     """Return the manifest. Raises CheckpointError, naming the file, when one is missing, unexpected or altered."""
     directory = Path(directory)
     if not directory.is_dir():
-        raise CheckpointError(f"{directory} does not exist: give the path of a checkpoint, runs/interrupt/step-0050")
+        raise CheckpointError(
+            f"{directory} is not a folder with a checkpoint: train that run, or name one such as step-0050"
+        )
     manifest = _read_manifest(directory)
     names, recorded = expected_files(manifest["world_size"]), manifest["sha256"]
     for name in names:
         if name not in recorded or not (directory / name).is_file():
-            raise CheckpointError(f"{directory} is incomplete, {name} is missing: use another checkpoint")
+            raise CheckpointError(f"{directory} is incomplete, {name} is missing: {ANOTHER}")
         if sha256(directory / name) != recorded[name]:
-            raise CheckpointError(
-                f"{directory / name} was altered (its SHA-256 is not the manifest's): use another checkpoint"
-            )
+            raise CheckpointError(f"{directory / name} was altered (its SHA-256 is not the manifest's): {ANOTHER}")
     for path in sorted(directory.iterdir()):
         if path.name not in (*names, MANIFEST):
-            raise CheckpointError(f"{path} does not belong to the checkpoint: remove it or use another checkpoint")
+            raise CheckpointError(f"{path} does not belong to the checkpoint: remove it")
     return manifest
 
 
 def _read_manifest(directory: Path) -> dict[str, Any]:
     path = directory / MANIFEST
+    inside = sorted(directory.glob(f"*/{MANIFEST}"))
+    if inside:
+        raise CheckpointError(f"{directory} is not a checkpoint but holds one: name {inside[-1].parent}")
     if not path.is_file():
-        raise CheckpointError(f"{directory} is incomplete, it has no {MANIFEST}: use another checkpoint")
+        raise CheckpointError(f"{directory} is incomplete, it has no {MANIFEST}: {ANOTHER}")
     kinds = {"step": int, "world_size": int, "sha256": dict}
     try:
         manifest = read_json(path)
     except EvidenceError:
         manifest = None
     if not isinstance(manifest, dict) or any(not isinstance(manifest.get(name), kind) for name, kind in kinds.items()):
-        raise CheckpointError(f"{path} is damaged: use another checkpoint")
+        raise CheckpointError(f"{path} is damaged: {ANOTHER}")
     return manifest
 
 

@@ -9,6 +9,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
 
 from ddp_tokens.errors import ConfigError
+from ddp_tokens.sources import module_path
 
 
 def _no_boolean(value: Any) -> Any:
@@ -130,7 +131,7 @@ class Experiment(Section):
     """One experiment: what is trained, on what, in which order, by how many ranks, and how it is judged."""
 
     name: str = Field(
-        description="results go to results/NAME; by default the name of the YAML file",
+        description="results go to results/NAME; by default the YAML file's name; letters, digits, '.', '_' and '-'",
         pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$",
     )
     seed: NonNegative = Field(
@@ -170,6 +171,8 @@ class Experiment(Section):
             raise ValueError("backend nccl needs device cuda")
         if self.launcher == "fork" and self.device == "cuda":
             raise ValueError("launcher fork is for device cpu: a forked process cannot use CUDA; take torchrun")
+        if module_path(f"ddp_tokens.workloads.{self.workload}") is None:
+            raise ValueError(f"workload '{self.workload}' has no file src/ddp_tokens/workloads/{self.workload}.py")
         return self
 
     @property
@@ -221,7 +224,7 @@ def describe(error: ValidationError) -> str:
     names = [str(part) for part in first["loc"] if part not in ("generated", "own")]
     where = ".".join(names)
     if first["type"] == "extra_forbidden":
-        text = f"unknown field '{where}'{_suggestion(names[-1])}; config/README.md lists every field"
+        text = f"unknown field '{where}'{suggestion(where)}; config/README.md lists every field"
     elif first["type"] == "missing":
         text = f"field '{where}' is missing"
     else:
@@ -231,9 +234,11 @@ def describe(error: ValidationError) -> str:
     return text + (f" (and {len(others)} more)" if others else "")
 
 
-def _suggestion(name: str) -> str:
-    close = [other for other in difflib.get_close_matches(name, _all_field_names(Experiment)) if other != name]
-    return f", did you mean '{close[0]}'?" if close else ""
+def suggestion(where: str) -> str:
+    """ ", did you mean ...?" for a field that does not exist, by its last part; "" when nothing is close."""
+    by_name = {path.rpartition(".")[2]: path for path in reversed(field_paths(Experiment)) if path != where}
+    close = difflib.get_close_matches(where.rpartition(".")[2], by_name, n=1)
+    return f", did you mean '{by_name[close[0]]}'?" if close else ""
 
 
 def sections_of(annotation: Any) -> list[type[Section]]:
@@ -243,13 +248,14 @@ def sections_of(annotation: Any) -> list[type[Section]]:
     return [section for part in getattr(annotation, "__args__", ()) for section in sections_of(part)]
 
 
-def _all_field_names(section: type[Section]) -> list[str]:
-    names: list[str] = []
+def field_paths(section: type[Section], above: str = "") -> list[str]:
+    """Every field below a section, such as optimizer.lr."""
+    paths: list[str] = []
     for name, field in section.model_fields.items():
-        names.append(name)
+        paths.append(above + name)
         for nested in sections_of(field.annotation):
-            names.extend(_all_field_names(nested))
-    return names
+            paths.extend(field_paths(nested, f"{above}{name}."))
+    return paths
 
 
 class _EachFieldOnce(yaml.SafeLoader):

@@ -14,6 +14,8 @@ UserError
 └── EvidenceError          a file that a check or a figure reads is missing or malformed
 """
 
+PREPARE_AGAIN = "prepare again (`snakemake --cores 2 --forcerun prepare`, or by hand `ddp_tokens.cli prepare`)"
+
 
 class UserError(Exception):
     """One sentence for the user; entry points print it and exit with code 2."""

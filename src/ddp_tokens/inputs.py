@@ -38,12 +38,16 @@ def read_prepared(experiment: Experiment, at: Layout) -> Prepared:
     return Prepared(rows, lock, read_plan(at.plan, lock["corpus_sha256"], settings))
 
 
+def require_initial(weights: Path) -> None:
+    if not weights.is_file():
+        raise EvidenceError(f"{weights} does not exist: run reference first")
+
+
 def initial_model(
     experiment: Experiment, workload: Workload, shape: Shape, weights: Path, device: str, dtype: torch.dtype
 ) -> torch.nn.Module:
     """A model with the weights of a file, never with "the same seed"."""
-    if not weights.is_file():
-        raise EvidenceError(f"{weights} does not exist: run reference first")
+    require_initial(weights)
     model = workload.build_model(experiment.model, shape)
     tensors = load_tensors(weights)
     expected = {name: tuple(value.shape) for name, value in model.state_dict().items()}

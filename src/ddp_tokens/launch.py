@@ -10,6 +10,7 @@ cannot use CUDA.
 import argparse
 import importlib
 import logging
+import signal
 import sys
 import traceback
 import uuid
@@ -58,11 +59,10 @@ def launch(module: str, arguments: Sequence[str], ranks: int) -> int:
     try:
         elastic_launch(config, _run_rank)(module, list(arguments))
     except ChildFailedError as error:
-        rank, failure = error.get_first_failure()
-        if failure.exitcode < 0:
-            print(f"ddp_tokens.launch: rank {rank} was ended by signal {-failure.exitcode}", file=sys.stderr)
-            return 1
-        return int(failure.exitcode)
+        for rank, failure in sorted(error.failures.items()):
+            if failure.exitcode < 0 and -failure.exitcode != signal.SIGTERM:
+                print(f"ddp_tokens.launch: rank {rank} was ended by signal {-failure.exitcode}", file=sys.stderr)
+        return max(1, int(error.get_first_failure()[1].exitcode))
     except SignalException as stop:
         return SIGNALLED + int(stop.sigval)
     return 0

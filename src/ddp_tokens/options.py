@@ -5,11 +5,15 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ddp_tokens.config import Experiment, load_experiment
-from ddp_tokens.errors import UserError
+from ddp_tokens.config import Experiment, load_experiment, suggestion
+from ddp_tokens.errors import ConfigError, UserError
 from ddp_tokens.layout import Layout
 from ddp_tokens.steps import read_settings, view
+
+if TYPE_CHECKING:
+    from pydantic_settings import BaseSettings
 
 USER_ERROR = 2
 
@@ -49,33 +53,54 @@ def parse(
 
 def parse_field_flags(program: str, arguments: Sequence[str]) -> dict[str, object]:
     """The fields that flags such as --world-size 4 or --optimizer.lr 0.1 set, nested like the YAML file."""
-    from pydantic_settings import BaseSettings, CliSettingsSource
+    from pydantic_settings import BaseSettings, SettingsError
 
     class Flags(Experiment, BaseSettings):  # type: ignore[misc]
         __doc__ = Experiment.__doc__
 
+    try:
+        return _parsed_flags(Flags, program, arguments)
+    except SettingsError as error:
+        problem = str(error).removeprefix("error parsing CLI: ")
+        unknown = problem.removeprefix("unrecognized arguments: ")
+        if unknown != problem:
+            name = unknown.split()[0].partition("=")[0].lstrip("-").replace("-", "_")
+            problem = f"unknown flag {unknown}{suggestion(name)}"
+        raise ConfigError(f"{problem}; --help lists every flag") from None
+
+
+def _parsed_flags(flags: "type[BaseSettings]", program: str, arguments: Sequence[str]) -> dict[str, object]:
+    from pydantic_settings import CliSettingsSource
+
     source: CliSettingsSource[argparse.ArgumentParser] = CliSettingsSource(
-        Flags,
+        flags,
         cli_parse_args=[_with_hyphens(argument) for argument in arguments],
         cli_prog_name=program,
         cli_kebab_case=True,
         cli_implicit_flags=True,
         cli_hide_none_type=True,
         cli_avoid_json=True,
+        cli_exit_on_error=False,
     )
     return source()
 
 
 def run_as_program(program: str, main: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
-    """Call `main`; a UserError becomes one sentence on standard error and exit code 2."""
+    """Call `main`; a UserError, or a file that cannot be read or written, becomes one sentence and exit code 2."""
     try:
         return main(arguments)
-    except UserError as error:
+    except (UserError, OSError) as error:
+        if isinstance(error, OSError) and error.filename is None:
+            raise
         rank = os.environ.get("RANK", "0")
         who = program if rank == "0" else f"{program}, rank {rank}"
-        sys.stderr.write(f"{who}: {error}\n")  # in one piece: ranks share the terminal
+        sys.stderr.write(f"{who}: {sentence(error)}\n")  # in one piece: ranks share the terminal
         sys.stderr.flush()
         return USER_ERROR
+
+
+def sentence(error: UserError | OSError) -> str:
+    return f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
 
 
 def _with_hyphens(argument: str) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ddp_tokens.corpora.rows import Row, supervised_in
-from ddp_tokens.errors import PlanError
+from ddp_tokens.errors import PREPARE_AGAIN, PlanError
 from ddp_tokens.files import read_json
 
 Microbatch = list[str]
@@ -83,6 +83,6 @@ def read_plan(path: Path | str, corpus_sha256: str, settings: Mapping[str, Any])
     known = dict(settings) | {"corpus_sha256": corpus_sha256}
     for name, value in document["made_for"].items():
         if name in known and known[name] != value:
-            raise PlanError(f"{path} was made for {name} {value}, not {known[name]}: prepare again")
+            raise PlanError(f"{path} was made for {name} {value}, not {known[name]}: {PREPARE_AGAIN}")
     plan: Plan = document["plan"]
     return plan

@@ -5,8 +5,9 @@ from pathlib import Path
 from ddp_tokens.config import Experiment, GeneratedCorpus
 from ddp_tokens.corpora import rows
 from ddp_tokens.corpora.lock import Tally, write_corpus
+from ddp_tokens.errors import PlanError
 from ddp_tokens.files import read_json, write_json
-from ddp_tokens.plan import make_plan, plan_document, require_large_pools
+from ddp_tokens.plan import counts_per_rank, make_plan, plan_document, require_large_pools
 from ddp_tokens.steps import PLAN_FIELDS, dump
 
 
@@ -34,5 +35,13 @@ def prepare(experiment: Experiment, rows_path: Path, lock_path: Path, plan_path:
         accumulation=experiment.accumulation,
         batch=experiment.batch,
     )
+    by_id = {row.id: row for row in training}
+    for number, window in enumerate(plan, start=1):
+        if not any(counts_per_rank(window, by_id)):
+            first = window[0][0][0]
+            raise PlanError(
+                f"window {number} of the plan, from row '{first}' on, holds no supervised token on any rank, so it has "
+                "no mean: label more rows, or raise batch or accumulation"
+            )
     settings = {name: value for name, value in dump(experiment).items() if name in PLAN_FIELDS}
     write_json(plan_path, plan_document(plan, settings, read_json(lock_path)["corpus_sha256"]))

@@ -22,7 +22,7 @@ from ddp_tokens.distributed import barrier, claim_device, process_group, wrap_fo
 from ddp_tokens.errors import CheckpointError
 from ddp_tokens.files import sha256, write_json_lines
 from ddp_tokens.guard import require_proven
-from ddp_tokens.inputs import Prepared, initial_model, read_prepared
+from ddp_tokens.inputs import Prepared, initial_model, read_prepared, require_initial
 from ddp_tokens.layout import Layout, checkpoint_name
 from ddp_tokens.options import parse, run_as_program
 from ddp_tokens.steps import dump
@@ -53,6 +53,7 @@ def main(arguments: Sequence[str]) -> int:
 def run_training(experiment: Experiment, at: Layout, world: World, run: str, resume: Path | None) -> None:
     """Write runs/RUN/: a checkpoint at the last update, the global history, and per rank its history and parameters."""
     prepared = read_prepared(experiment, at)
+    require_initial(at.initial)
     identity = run_identity(experiment, at)
     until = experiment.interrupt_at if run == "interrupt" else experiment.steps
     with process_group(experiment.resolved_backend, experiment.timeout_s):

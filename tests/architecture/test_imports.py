@@ -15,11 +15,11 @@ from tests.architecture.code import dotted, modules, trees
 ROOMS = [
     "errors",
     "files",
+    "sources",
     "config",
     "config_docs",
     "world",
     "layout",
-    "sources",
     "corpora",
     "plan",
     "normalization",

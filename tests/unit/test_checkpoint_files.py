@@ -35,8 +35,13 @@ def test_a_whole_checkpoint_gives_its_manifest(checkpoint):
 
 
 def test_a_missing_directory_is_named(tmp_path):
-    with pytest.raises(CheckpointError, match="step-0009 does not exist: give the path of a checkpoint"):
+    with pytest.raises(CheckpointError, match="step-0009 is not a folder with a checkpoint: train that run"):
         verify(tmp_path / "step-0009")
+
+
+def test_the_folder_of_a_run_is_answered_with_its_checkpoint(checkpoint):
+    with pytest.raises(CheckpointError, match=f"is not a checkpoint but holds one: name {checkpoint}"):
+        verify(checkpoint.parent)
 
 
 def test_without_a_manifest_it_is_incomplete(checkpoint):

@@ -138,16 +138,22 @@ def test_a_boolean_is_no_number_in_own_rows(load):
     ("text", "field", "suggestion"),
     [
         ("accumulaton: 2", "accumulaton", "accumulation"),
+        ("lr: 0.1", "lr", "optimizer.lr"),
         ("optimiser: {lr: 0.1}", "optimiser", "optimizer"),
-        ("model: {widht: 8}", "model.widht", "width"),
-        ("corpus: {vocabluary: 8}", "corpus.vocabluary", "vocabulary"),
-        ("corpus: {path: rows.jsonl, clases: 3}", "corpus.clases", "classes"),
-        ("tolerances: {native: {atoll: 1}}", "tolerances.native.atoll", "atol"),
+        ("model: {widht: 8}", "model.widht", "model.width"),
+        ("corpus: {vocabluary: 8}", "corpus.vocabluary", "corpus.vocabulary"),
+        ("corpus: {path: rows.jsonl, clases: 3}", "corpus.clases", "corpus.classes"),
+        ("tolerances: {native: {atoll: 1}}", "tolerances.native.atoll", "tolerances.native.atol"),
     ],
 )
 def test_a_misspelt_field_is_refused_with_a_suggestion(load, text, field, suggestion):
     with pytest.raises(ConfigError, match=rf"unknown field '{field}', did you mean '{suggestion}'\?; config/README.md"):
         load(text)
+
+
+def test_an_unknown_workload_is_refused(load):
+    with pytest.raises(ConfigError, match=r"workload 'poems' has no file src/ddp_tokens/workloads/poems\.py"):
+        load("workload: poems")
 
 
 def test_an_unknown_field_without_a_near_one_is_refused_too(load):

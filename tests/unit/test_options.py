@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from ddp_tokens.config import Experiment, OwnRows, load_experiment, sections_of
@@ -100,21 +102,39 @@ def test_a_flag_within_generated_rows_keeps_the_rest_of_the_file(config):
     assert (corpus.train, corpus.classes) == (64, 3)
 
 
-@pytest.mark.parametrize("flag", ["--batches", "--model.widht", "--batch-siz", "--bat"])
-def test_an_unknown_flag_is_refused_by_name(config, capsys, flag):
-    """No flag is completed silently: --bat is not --batch."""
-    with pytest.raises(SystemExit) as stop:
+@pytest.mark.parametrize(
+    ("flag", "suggested"),
+    [
+        ("--batches", "batch"),
+        ("--model.widht", "model.width"),
+        ("--lr", "optimizer.lr"),
+        ("--warld-size", "world_size"),
+    ],
+)
+def test_an_unknown_flag_is_refused_with_a_suggestion(config, flag, suggested):
+    with pytest.raises(
+        ConfigError, match=f"unknown flag {flag} 3, did you mean '{suggested}'.; --help lists every flag"
+    ):
         parse_all(config, flag, "3")
-    assert stop.value.code == 2
-    assert flag in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("flag", ["--result", "--setting"])
-def test_a_commands_own_flags_are_not_completed_either(config, capsys, flag):
-    with pytest.raises(SystemExit) as stop:
-        parse_all(config, flag, "elsewhere")
-    assert stop.value.code == 2
-    assert flag in capsys.readouterr().err
+@pytest.mark.parametrize("flag", ["--bat", "--batch-siz", "--result", "--setting"])
+def test_no_flag_is_completed_silently(config, flag):
+    with pytest.raises(ConfigError, match=f"unknown flag {flag} 3"):
+        parse_all(config, flag, "3")
+
+
+def test_a_flag_without_its_value_is_refused(config):
+    with pytest.raises(ConfigError, match="expected one argument; --help lists every flag"):
+        parse_all(config, "--seed")
+
+
+def test_a_file_that_cannot_be_written_is_one_sentence(capsys):
+    def main(arguments):
+        Path("/dev/null/results").mkdir()
+
+    assert run_as_program("ddp_tokens.cli", main, []) == 2
+    assert capsys.readouterr().err == "ddp_tokens.cli: /dev/null/results: Not a directory\n"
 
 
 def test_a_bad_value_is_a_config_error(config):

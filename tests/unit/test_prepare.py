@@ -47,3 +47,13 @@ def test_a_refused_row_leaves_no_plan(tmp_path):
 def test_too_few_rows_are_refused(tmp_path):
     with pytest.raises(PlanError, match="accumulation x batch = 2 x 9 = 18 rows"):
         prepare_in(tmp_path, tiny_experiment(batch=9))
+
+
+def test_a_window_without_a_supervised_token_is_refused_before_it_is_planned(tmp_path):
+    """Two rows per window, one per rank; only one of six training rows is supervised."""
+    rows = [record(f"r{index}", labels=(0, 0) if index == 0 else (-100, -100)) for index in range(6)]
+    path = write_lines(tmp_path / "rows.jsonl", *rows, record("t", split="test"))
+    experiment = tiny_experiment(corpus={"path": str(path)}, batch=1, accumulation=1, steps=20, interrupt_at=2)
+    with pytest.raises(PlanError, match=r"window \d+ of the plan, from row 'r\d' on, holds no supervised token"):
+        prepare(experiment, tmp_path / "out.jsonl", tmp_path / "lock.json", tmp_path / "plan.json")
+    assert not (tmp_path / "plan.json").exists()

@@ -7,7 +7,7 @@ from typing import Any
 
 from ddp_tokens.config import Corpus, OwnRows
 from ddp_tokens.corpora.rows import SPLITS, UNSUPERVISED, Row, supervised
-from ddp_tokens.errors import CorpusError
+from ddp_tokens.errors import PREPARE_AGAIN, CorpusError
 from ddp_tokens.files import json_line, read_json, read_json_lines, replacing, sha256, write_json
 
 
@@ -83,7 +83,7 @@ def read_lock(rows_path: Path | str, lock_path: Path | str) -> dict[str, Any]:
     lock: dict[str, Any] = read_json(lock_path)
     if sha256(rows_path) != lock["corpus_sha256"]:
         raise CorpusError(
-            f"{rows_path} has changed since prepare (its SHA-256 is not the one in {lock_path}): prepare again"
+            f"{rows_path} has changed since prepare (its SHA-256 is not the one in {lock_path}): {PREPARE_AGAIN}"
         )
     return lock
 
@@ -94,7 +94,7 @@ def require_same_source(corpus: Corpus, lock: dict[str, Any], lock_path: Path | 
         return
     if sha256(corpus.path) != lock.get("source_sha256"):
         raise CorpusError(
-            f"{corpus.path} has changed since prepare (its SHA-256 is not the one in {lock_path}): prepare again"
+            f"{corpus.path} has changed since prepare (its SHA-256 is not the one in {lock_path}): {PREPARE_AGAIN}"
         )
 
 

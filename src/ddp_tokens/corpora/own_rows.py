@@ -8,11 +8,13 @@ from ddp_tokens.config import OwnRows
 from ddp_tokens.corpora.rows import SPLITS, UNSUPERVISED, Row
 from ddp_tokens.errors import CorpusError
 
+LARGEST_ID = 9_999_999
 FIELDS = ("id", "split", "tokens", "labels")
 
 
 def read(corpus: OwnRows) -> Iterator[Row]:
-    """Tokens are integers from 0, or strings, which are numbered in the order in which they first appear.
+    """Tokens are integers from 0, or strings, which are numbered in the order in which they first appear. Ids count
+    rows of an embedding table, so they end at LARGEST_ID. Blank lines are skipped.
 
     Raises CorpusError, naming file, line and id: broken JSON, a missing or unknown field, an unknown split, a duplicate
     id, no token, labels that are not one per token, a token or label of a wrong type or out of range.
@@ -35,8 +37,10 @@ def read(corpus: OwnRows) -> Iterator[Row]:
 
 def _records(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
     try:
-        with open(path, encoding="utf-8") as stream:
+        with open(path, encoding="utf-8-sig") as stream:
             for number, line in enumerate(stream, start=1):
+                if not line.strip():
+                    continue
                 where = f"{path}, line {number}"
                 try:
                     record = json.loads(line)
@@ -69,12 +73,14 @@ def _checked_id(record: dict[str, Any], seen: set[str]) -> str:
 
 
 def _checked_tokens(tokens: Any, numbers: dict[str, int], kinds: set[str]) -> tuple[int, ...]:
-    if not isinstance(tokens, list) or not tokens:
+    if not isinstance(tokens, list):
+        raise ValueError(f"tokens must be a list, not {tokens!r}")
+    if not tokens:
         raise ValueError("the row has no token; tokens must be a list of at least one")
     strings = all(isinstance(token, str) for token in tokens)
     for token in tokens:
-        if not strings and (not _is_integer(token) or token < 0):
-            raise ValueError(f"token {token!r} is not an integer from 0, nor are all tokens strings")
+        if not strings and (not _is_integer(token) or not 0 <= token <= LARGEST_ID):
+            raise ValueError(f"token {token!r} is not an integer from 0 to {LARGEST_ID:,}, nor are all tokens strings")
     kinds.add("strings" if strings else "integers")
     if len(kinds) > 1:
         here, before = ("strings", "integers") if strings else ("integers", "strings")
@@ -87,9 +93,9 @@ def _checked_labels(labels: Any, number_of_tokens: int, classes: int | None) -> 
         number = len(labels) if isinstance(labels, list) else "no"
         raise ValueError(f"{number} labels for {number_of_tokens} tokens; one label per token is needed")
     for label in labels:
-        inside = _is_integer(label) and label >= 0 and (classes is None or label < classes)
+        inside = _is_integer(label) and 0 <= label < (classes or LARGEST_ID + 1)
         if not inside and not (_is_integer(label) and label == UNSUPERVISED):
-            allowed = f"0 to {classes - 1}" if classes else "the integers from 0"
+            allowed = f"0 to {classes - 1 if classes else LARGEST_ID:,}"
             raise ValueError(f"label {label!r} is outside the classes, {allowed} (or {UNSUPERVISED}: not supervised)")
     return tuple(labels)
 

@@ -1,3 +1,4 @@
+import json
 import re
 
 import pytest
@@ -44,12 +45,20 @@ BAD_ROWS = {
     "bool as token": (record("b", tokens=(True, 1)), "token True is not an integer from 0"),
     "negative token": (record("b", tokens=(-1, 1)), "token -1 is not an integer from 0"),
     "fraction as token": (record("b", tokens=(0.5, 1)), "token 0.5 is not an integer from 0"),
-    "mixed tokens": (record("b", tokens=("x", 1)), "token 'x' is not an integer from 0, nor are all tokens strings"),
+    "mixed tokens": (
+        record("b", tokens=("x", 1)),
+        "0 to 9,999,999, nor are all tokens strings",
+    ),
     "labels are too few": (record("b", labels=(0,)), "1 labels for 2 tokens"),
     "labels are too many": (record("b", labels=(0, 1, 0)), "3 labels for 2 tokens"),
     "labels are no list": (record("b") | {"labels": 0}, "no labels for 2 tokens"),
+    "token beyond any table": (
+        record("b", tokens=(10**9, 1)),
+        "token 1000000000 is not an integer from 0 to",
+    ),
+    "label beyond any table": (record("b", labels=(2**70, 0)), "is outside the classes, 0 to 9,999,999"),
     "bool as label": (record("b", labels=(True, 0)), "label True is outside the classes"),
-    "negative label": (record("b", labels=(-1, 0)), "label -1 is outside the classes, the integers from 0"),
+    "negative label": (record("b", labels=(-1, 0)), "label -1 is outside the classes, 0 to 9,999,999"),
     "string as label": (record("b", labels=("x", 0)), "label 'x' is outside the classes"),
     "-100 as a fraction": (record("b", labels=(-100.0, 0)), "label -100.0 is outside the classes"),
     "duplicate id": (record("a"), "duplicate id 'a'"),
@@ -98,13 +107,19 @@ def test_rows_of_strings_and_rows_of_integers_do_not_mix(tmp_path, order):
     ("line", "problem"),
     [
         ('{"id": "b", ', "broken JSON"),
-        ("", "broken JSON"),
         ("[1, 2]", "a row must be a JSON object with the fields id, split, tokens, labels"),
     ],
 )
 def test_a_line_that_is_no_row_is_refused_with_its_number(tmp_path, line, problem):
     with pytest.raises(CorpusError, match=rf"mine\.jsonl, line 2: {problem}"):
         read_lines(tmp_path, record("a"), line)
+
+
+def test_blank_lines_and_a_byte_order_mark_are_skipped(tmp_path):
+    path = tmp_path / "mine.jsonl"
+    lines = ["", json.dumps(record("a")), "  ", json.dumps(record("b")), "", ""]
+    path.write_text("\r\n".join(lines), encoding="utf-8-sig")
+    assert [row.id for row in read(OwnRows(path=str(path)))] == ["a", "b"]
 
 
 def test_an_empty_file_is_refused(tmp_path):

@@ -7,7 +7,6 @@ from ddp_tokens import workloads
 from ddp_tokens.config import GeneratedCorpus, load_experiment
 from ddp_tokens.corpora.lock import Shape
 from ddp_tokens.corpora.rows import Row
-from ddp_tokens.errors import ConfigError
 from ddp_tokens.workloads import token_labels
 from tests.helpers import PROJECT
 from tests.unit.training import TRAINING, tiny_model
@@ -105,8 +104,3 @@ def test_dropout_is_on_in_training_and_off_in_evaluation():
 
 def test_a_workload_is_loaded_by_the_name_of_its_file():
     assert workloads.load("token_labels") is token_labels
-
-
-def test_an_unknown_workload_is_refused():
-    with pytest.raises(ConfigError, match=r"field 'workload': there is no src/ddp_tokens/workloads/poems\.py"):
-        workloads.load("poems")
