@@ -42,9 +42,8 @@ def verify(directory: Path | str) -> dict[str, Any]:
     """Return the manifest. Raises CheckpointError, naming the file, when one is missing, unexpected or altered."""
     directory = Path(directory)
     if not directory.is_dir():
-        raise CheckpointError(
-            f"{directory} is not a folder with a checkpoint: train that run, or name one such as step-0050"
-        )
+        problem = "is a file, not a folder" if directory.is_file() else "does not exist"
+        raise CheckpointError(f"{directory} {problem}: train that run, or name a checkpoint such as step-0050")
     manifest = _read_manifest(directory)
     names, recorded = expected_files(manifest["world_size"]), manifest["sha256"]
     for name in names:

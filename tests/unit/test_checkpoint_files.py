@@ -35,8 +35,14 @@ def test_a_whole_checkpoint_gives_its_manifest(checkpoint):
 
 
 def test_a_missing_directory_is_named(tmp_path):
-    with pytest.raises(CheckpointError, match="step-0009 is not a folder with a checkpoint: train that run"):
+    with pytest.raises(CheckpointError, match="step-0009 does not exist: train that run"):
         verify(tmp_path / "step-0009")
+
+
+def test_a_file_in_its_place_is_named(tmp_path):
+    (tmp_path / "README.md").touch()
+    with pytest.raises(CheckpointError, match=r"README\.md is a file, not a folder: train that run"):
+        verify(tmp_path / "README.md")
 
 
 def test_the_folder_of_a_run_is_answered_with_its_checkpoint(checkpoint):

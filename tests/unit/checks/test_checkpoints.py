@@ -70,7 +70,7 @@ def test_a_damaged_checkpoint_fails_and_its_verdict_is_still_written(directory, 
 def test_a_checkpoint_that_is_gone_fails(tmp_path):
     verdict = verdict_on(tmp_path / "resume" / "step-0009")
     assert (verdict.outcome, verdict.evidence) == ("fail", {})
-    assert "step-0009 is not a folder with a checkpoint" in verdict.first_difference["problem"]
+    assert "step-0009 does not exist" in verdict.first_difference["problem"]
 
 
 def test_one_damaged_checkpoint_does_not_hide_the_others(runs, directory):
