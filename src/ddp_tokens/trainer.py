@@ -38,7 +38,7 @@ def train(
     A global record holds `step`, `units` (the denominator), `loss_sum` and `loss`, the mean over all supervised units
     of the window. A rank's record holds its row ids per microbatch, its units and its loss sum.
     Raises on every rank alike: EmptyWindowError, before any backward, when a window has no supervised unit;
-    DivergedError when the loss of an update is not a number.
+    DivergedError, before the update is applied, when its loss is not a number.
     """
     model.train()
     for step in range(state.step + 1, until + 1):
@@ -49,10 +49,10 @@ def train(
         local_loss = accumulate(
             model, workload, batches, partial(global_token_loss, global_count=total, world_size=world.size)
         )
-        state.optimizer.step()
         [loss_sum] = sum_over_ranks([local_loss], world.device)
         if not math.isfinite(loss_sum):
             raise DivergedError(f"the loss of update {step} is {loss_sum}: lower the learning rate or look at the rows")
+        state.optimizer.step()
         record = {"step": step, "units": total, "loss_sum": loss_sum, "loss": loss_sum / total}
         state.rank_history.append({"step": step, "rows": row_ids, "units": local, "loss_sum": local_loss})
         state.history.append(record)
