@@ -27,7 +27,7 @@ from ddp_tokens.trainer import build_optimizer, train
 from ddp_tokens.workloads import load
 from ddp_tokens.world import World, world_from_environment
 
-ROUNDS = 8
+ROUNDS = 16
 WINDOWS = 25
 
 
