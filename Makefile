@@ -15,7 +15,7 @@ endif
 
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: all test check fix docs lock clean-env
+.PHONY: all test check fix docs lock
 .DELETE_ON_ERROR:
 
 all: $(INSTALLED)

@@ -22,7 +22,7 @@ from ddp_tokens.inputs import Prepared, initial_model, read_prepared
 from ddp_tokens.layout import Layout
 from ddp_tokens.normalization import MEAN_OF_MEANS, TOKEN_MEAN, global_token_loss, mean_of_means_loss
 from ddp_tokens.options import parse, run_as_program
-from ddp_tokens.plan import windows_to_compare
+from ddp_tokens.plan import microbatches_of, windows_to_compare
 from ddp_tokens.reference import DTYPES, gradients_of, named_gradients
 from ddp_tokens.tensors import save_tensors
 from ddp_tokens.window import accumulate, count_window
@@ -55,7 +55,7 @@ def write_gradients(experiment: Experiment, at: Layout, prepared: Prepared, worl
         if world.is_main:
             for formula, dump in dumps.items():
                 save_tensors(at.gradients(formula, dtype_name), dump)
-    refusal = refuse_empty_window(model, workload, _microbatches(prepared, 0, world), world)
+    refusal = refuse_empty_window(model, workload, microbatches_of(prepared.plan[0], world.rank, prepared.rows), world)
     if world.is_main:
         shutil.rmtree(at.zero_window, ignore_errors=True)
     barrier()
@@ -69,7 +69,7 @@ def gradient_dumps(
     model.eval()
     dumps: dict[str, dict[str, torch.Tensor]] = {TOKEN_MEAN: {}, MEAN_OF_MEANS: {}}
     for case, index in windows_to_compare(prepared.plan, prepared.rows).items():
-        microbatches = _microbatches(prepared, index, world)
+        microbatches = microbatches_of(prepared.plan[index], world.rank, prepared.rows)
         for formula, dump in dumps.items():
             normalize = normalization(formula, microbatches, index, world)
             accumulate(model, workload, [workload.collate(rows, world.device) for rows in microbatches], normalize)
@@ -105,10 +105,6 @@ def refuse_empty_window(
     moved = any(not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
     about = {"rank": world.rank, "world_size": world.size, "window": name}
     return about | {"error": message, "parameters_moved": moved}
-
-
-def _microbatches(prepared: Prepared, index: int, world: World) -> list[list[Row]]:
-    return [[prepared.rows[row_id] for row_id in microbatch] for microbatch in prepared.plan[index][world.rank]]
 
 
 if __name__ == "__main__":

@@ -7,11 +7,6 @@ from ddp_tokens.errors import UnprovenGradientError
 from ddp_tokens.files import read_json, sha256
 
 
-def unproven(verdict_files: Iterable[Path]) -> list[str]:
-    """One sentence per verdict file that does not prove what it should: missing, outdated, or not as expected."""
-    return [problem for path in verdict_files if (problem := _problem(path))]
-
-
 def require_proven(verdict_files: Iterable[Path], train_anyway: bool) -> list[str]:
     """Raises UnprovenGradientError unless every verdict there is is as expected, or `train_anyway` is set.
 
@@ -19,7 +14,7 @@ def require_proven(verdict_files: Iterable[Path], train_anyway: bool) -> list[st
     come first, while the rules have both verdicts as inputs.
     """
     files = list(verdict_files)
-    problems = unproven(path for path in files if path.is_file())
+    problems = [problem for path in files if path.is_file() and (problem := _problem(path))]
     if problems and not train_anyway:
         raise UnprovenGradientError(f"{problems[0]}: training is refused; set train_anyway to train all the same")
     return problems + [
@@ -28,6 +23,7 @@ def require_proven(verdict_files: Iterable[Path], train_anyway: bool) -> list[st
 
 
 def _problem(path: Path) -> str | None:
+    """One sentence on why this verdict file proves nothing: empty, not as expected, or judged on other files."""
     verdicts = read_json(path)["verdicts"]
     if not verdicts:
         return f"{path} holds no verdict, check again"

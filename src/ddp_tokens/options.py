@@ -28,7 +28,7 @@ def parse(
     """The experiment as the step sees it, where its files are, and the command's own arguments.
 
     `step` may depend on the parsed arguments, as training's does on --continuous and --resume.
-    Raises ConfigError for what is wrong with a field; exits with code 2 for an unknown flag.
+    Raises ConfigError for what is wrong with a field, and for an unknown flag.
     """
     parser = argparse.ArgumentParser(prog=program, description=description, allow_abbrev=False, add_help=False)
     source = parser.add_mutually_exclusive_group(required=True)

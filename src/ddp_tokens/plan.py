@@ -54,6 +54,11 @@ def make_plan(rows: Sequence[Row], *, seed: int, steps: int, world_size: int, ac
     return plan
 
 
+def microbatches_of(window: Window, rank: int, rows: Mapping[str, Row]) -> list[list[Row]]:
+    """The rows of one rank in one window, by microbatch."""
+    return [[rows[row_id] for row_id in microbatch] for microbatch in window[rank]]
+
+
 def counts_per_rank(window: Window, rows: Mapping[str, Row]) -> list[int]:
     """Supervised units of each rank in one window."""
     return [supervised_in(rows[row_id] for microbatch in of_rank for row_id in microbatch) for of_rank in window]

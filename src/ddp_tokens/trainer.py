@@ -14,7 +14,7 @@ from ddp_tokens.corpora.rows import Row
 from ddp_tokens.distributed import sum_over_ranks
 from ddp_tokens.errors import DivergedError
 from ddp_tokens.normalization import global_token_loss
-from ddp_tokens.plan import Plan
+from ddp_tokens.plan import Plan, microbatches_of
 from ddp_tokens.window import accumulate, count_window
 from ddp_tokens.workloads import Workload
 from ddp_tokens.world import World
@@ -42,8 +42,8 @@ def train(
     """
     model.train()
     for step in range(state.step + 1, until + 1):
-        row_ids = plan[step - 1][world.rank]
-        microbatches = [[rows[row_id] for row_id in microbatch] for microbatch in row_ids]
+        window = plan[step - 1]
+        microbatches = microbatches_of(window, world.rank, rows)
         local, total = count_window(microbatches, f"window {step}", world.device)
         batches = [workload.collate(microbatch, world.device) for microbatch in microbatches]
         local_loss = accumulate(
@@ -54,6 +54,6 @@ def train(
             raise DivergedError(f"the loss of update {step} is {loss_sum}: lower the learning rate or look at the rows")
         state.optimizer.step()
         record = {"step": step, "units": total, "loss_sum": loss_sum, "loss": loss_sum / total}
-        state.rank_history.append({"step": step, "rows": row_ids, "units": local, "loss_sum": local_loss})
+        state.rank_history.append({"step": step, "rows": window[world.rank], "units": local, "loss_sum": local_loss})
         state.history.append(record)
         yield record
