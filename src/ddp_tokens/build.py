@@ -40,9 +40,10 @@ def _all_but_the_gate_is_done() -> bool:
 
 def verdict_table(at: Layout) -> str:
     columns = ("check", "case", "expected", "outcome")
-    rows = [[verdict[column] for column in columns] for verdict in read_json(at.summary)["verdicts"]]
-    unexpected = [row for row in rows if row[-1] != row[-2]]
-    count = f"{len(unexpected)} of {len(rows)} are NOT" if unexpected else f"all {len(rows)} are"
+    verdicts = read_json(at.summary)["verdicts"]
+    rows = [[verdict[column] for column in columns] for verdict in verdicts]
+    unexpected = sum(not verdict["as_expected"] for verdict in verdicts)
+    count = f"{unexpected} of {len(rows)} are NOT" if unexpected else f"all {len(rows)} are"
     return f"\n{at.root}\n\n{tabulate(rows, headers=columns)}\n\nVerdicts: {count} as expected"
 
 

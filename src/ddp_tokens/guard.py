@@ -3,8 +3,9 @@
 from collections.abc import Iterable
 from pathlib import Path
 
+from ddp_tokens.checks.verdict import read_verdicts
 from ddp_tokens.errors import UnprovenGradientError
-from ddp_tokens.files import read_json, sha256
+from ddp_tokens.files import sha256
 
 
 def require_proven(verdict_files: Iterable[Path], train_anyway: bool) -> list[str]:
@@ -24,13 +25,13 @@ def require_proven(verdict_files: Iterable[Path], train_anyway: bool) -> list[st
 
 def _problem(path: Path) -> str | None:
     """One sentence on why this verdict file proves nothing: empty, not as expected, or judged on other files."""
-    verdicts = read_json(path)["verdicts"]
+    _, verdicts = read_verdicts(path)
     if not verdicts:
         return f"{path} holds no verdict, check again"
     for verdict in verdicts:
-        if verdict["outcome"] != verdict["expected"]:
-            return f"{path}: case '{verdict['case']}' is {verdict['outcome']}, expected {verdict['expected']}"
-        for evidence, digest in verdict["evidence"].items():
+        if verdict.problem:
+            return f"{path}: case '{verdict.case}' {verdict.problem}"
+        for evidence, digest in verdict.evidence.items():
             if not Path(evidence).is_file() or sha256(evidence) != digest:
-                return f"{path}: case '{verdict['case']}' was judged on another {evidence}, check again"
+                return f"{path}: case '{verdict.case}' was judged on another {evidence}, check again"
     return None

@@ -31,7 +31,7 @@ def table(checks: Checks) -> str:
     import pandas
 
     rows = [_row(check, verdict) for check, verdicts in checks.items() for verdict in verdicts]
-    columns = ["check", "case", "expected", "outcome", "as_expected", "criterion", *KEY_NUMBERS]
+    columns = ["check", "case", "expected", "outcome", "as_expected", "diagnosis", "criterion", *KEY_NUMBERS]
     frame = pandas.DataFrame(rows, columns=[*columns, "first_difference", "observed"], dtype=object)
     return str(frame.to_csv(index=False, lineterminator="\n"))
 
@@ -41,7 +41,7 @@ def summarize(
 ) -> dict[str, Any]:
     """The content of summary.json. `checks` counts verdicts, so that a check without any is seen."""
     verdicts = [
-        {"check": check, **asdict(verdict), "as_expected": verdict.as_expected}
+        {"check": check, **asdict(verdict), "as_expected": verdict.as_expected, "problem": verdict.problem}
         for check, of_check in checks.items()
         for verdict in of_check
     ]
@@ -62,9 +62,9 @@ def unexpected(summary: Mapping[str, Any]) -> list[str]:
     if not summary["checks"]:
         problems.append("there is no check")
     problems += [
-        f"{verdict['check']}/{verdict['case']} is {verdict['outcome']}, expected {verdict['expected']}"
+        f"{verdict['check']}/{verdict['case']} {verdict['problem']}"
         for verdict in summary["verdicts"]
-        if verdict["outcome"] != verdict["expected"]
+        if verdict["problem"]
     ]
     return problems
 
@@ -97,6 +97,7 @@ def _row(check: str, verdict: Verdict) -> dict[str, Any]:
         "expected": verdict.expected,
         "outcome": verdict.outcome,
         "as_expected": verdict.as_expected,
+        "diagnosis": " or ".join(verdict.diagnosis) or None,
         "criterion": verdict.criterion,
         **{name: verdict.observed.get(name) for name in KEY_NUMBERS},
         "first_difference": None if first is None else json.dumps(first, sort_keys=True),

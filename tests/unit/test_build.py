@@ -7,7 +7,13 @@ from ddp_tokens.layout import Layout
 
 def summary(tmp_path, *outcomes):
     verdicts = [
-        {"check": "loss", "case": f"case_{index}", "expected": "pass", "outcome": outcome}
+        {
+            "check": "loss",
+            "case": f"case_{index}",
+            "expected": "pass",
+            "outcome": outcome,
+            "as_expected": outcome == "pass",
+        }
         for index, outcome in enumerate(outcomes)
     ]
     at = Layout(tmp_path / "tiny")

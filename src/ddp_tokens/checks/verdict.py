@@ -16,6 +16,9 @@ INCONCLUSIVE = "inconclusive"
 class Verdict:
     """`criterion`: a sentence with its numbers. `observed`: numbers by name. `evidence`: path -> SHA-256 of what was
     compared. `first_difference`: parameter, rank, step or file of the first disagreement, or None.
+
+    `diagnosis`: names of the known mistakes that explain a failure; several when they cannot be told apart here, none
+    when no known one does. `expected_diagnosis`: what a control must be diagnosed as; None where nothing is expected.
     """
 
     case: str
@@ -25,10 +28,25 @@ class Verdict:
     observed: Mapping[str, Any]
     evidence: Mapping[str, str]
     first_difference: Mapping[str, Any] | None = None
+    diagnosis: tuple[str, ...] = ()
+    expected_diagnosis: tuple[str, ...] | None = None
 
     @property
     def as_expected(self) -> bool:
-        return self.outcome == self.expected
+        return self.problem is None
+
+    @property
+    def problem(self) -> str | None:
+        """What is not as expected: the outcome or, where one is expected, the diagnosis."""
+        if self.outcome != self.expected:
+            return f"is {self.outcome}, expected {self.expected}"
+        if self.expected_diagnosis is not None and self.diagnosis != self.expected_diagnosis:
+            return f"is diagnosed as {_names(self.diagnosis)}, expected {_names(self.expected_diagnosis)}"
+        return None
+
+
+def _names(diagnosis: Sequence[str]) -> str:
+    return " or ".join(diagnosis) or "nothing known"
 
 
 def outcome(holds: bool) -> str:
@@ -42,4 +60,11 @@ def write_verdicts(path: Path | str, check: str, verdicts: Sequence[Verdict]) ->
 def read_verdicts(path: Path | str) -> tuple[str, list[Verdict]]:
     """The check's name and its verdicts."""
     document = read_json(path)
-    return document["check"], [Verdict(**verdict) for verdict in document["verdicts"]]
+    return document["check"], [_from_json(verdict) for verdict in document["verdicts"]]
+
+
+def _from_json(verdict: Mapping[str, Any]) -> Verdict:
+    """JSON knows lists only."""
+    names = ("diagnosis", "expected_diagnosis")
+    tuples = {name: tuple(verdict[name]) for name in names if verdict.get(name) is not None}
+    return Verdict(**{**verdict, **tuples})

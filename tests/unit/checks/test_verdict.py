@@ -25,3 +25,21 @@ def test_an_outcome_is_as_expected_or_not():
 
 def test_what_holds_passes():
     assert (outcome(True), outcome(False)) == ("pass", "fail")
+
+
+def test_a_control_must_be_diagnosed_as_what_it_is():
+    def control(*diagnosis):
+        return Verdict("control", FAIL, FAIL, "", {}, {}, diagnosis=diagnosis, expected_diagnosis=("a",))
+
+    assert control("a").problem is None
+    assert control("b").problem == "is diagnosed as b, expected a"
+    assert control("a", "b").problem == "is diagnosed as a or b, expected a"
+    assert control().problem == "is diagnosed as nothing known, expected a"
+
+
+def test_a_diagnosis_survives_its_file(tmp_path):
+    control = Verdict("control", FAIL, FAIL, "", {}, {}, diagnosis=("a", "b"), expected_diagnosis=("a", "b"))
+    write_verdicts(tmp_path / "v.json", "resume", [control])
+    [read] = read_verdicts(tmp_path / "v.json")[1]
+    assert read == control
+    assert read.as_expected
