@@ -11,6 +11,7 @@ rule reference:
         initial="results/{experiment}/initial.safetensors",
         native="results/{experiment}/reference/native.safetensors",
         float64="results/{experiment}/reference/float64.safetensors",
+        parts="results/{experiment}/reference/parts.safetensors",
     log:
         "results/{experiment}/logs/reference.log",
     benchmark:
@@ -78,6 +79,7 @@ rule check_parity:
         plan=rules.prepare.output.plan,
         native=rules.reference.output.native,
         float64=rules.reference.output.float64,
+        parts=rules.reference.output.parts,
         token_mean_native=rules.gradients.output.token_mean_native,
         token_mean_float64=rules.gradients.output.token_mean_float64,
         mean_of_means_native=rules.gradients.output.mean_of_means_native,

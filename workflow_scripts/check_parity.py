@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from ddp_tokens.checks.gradient_parity import DTYPES, check_gradient_parity, counts_of_windows
+from ddp_tokens.checks.gradient_parity import DTYPES, REFERENCES, check_gradient_parity, facts_of_windows
 from ddp_tokens.checks.verdict import write_verdicts
 from ddp_tokens.normalization import FORMULAS
 from ddp_tokens.script import logged
@@ -10,8 +10,8 @@ with logged(snakemake.log[0]):
     files = snakemake.input
     verdicts = check_gradient_parity(
         read_settings(files.settings).tolerances,
-        references={dtype: Path(files[dtype]) for dtype in DTYPES},
+        references={name: Path(files[name]) for name in REFERENCES},
         gradients={(name, dtype): Path(files[f"{name}_{dtype}"]) for name in FORMULAS for dtype in DTYPES},
-        counts=counts_of_windows(Path(files.rows), Path(files.lock), Path(files.plan)),
+        facts=facts_of_windows(Path(files.rows), Path(files.lock), Path(files.plan)),
     )
     write_verdicts(snakemake.output.verdicts, "gradient_parity", verdicts)

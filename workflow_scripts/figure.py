@@ -16,5 +16,5 @@ with logged(snakemake.log[0]):
     experiment = read_settings(files.settings)
     save_tokens(Path(files.continuous), outputs("tokens"))
     gradients = {formula: Path(files[formula]) for formula in FORMULAS}
-    save_gradients(experiment.tolerances.native, Path(files.reference), gradients, outputs("gradients"))
+    save_gradients(experiment.tolerances.published, Path(files.reference), gradients, outputs("gradients"))
     save_resume(experiment.interrupt_at, {run: Path(files[run]) for run in RUNS}, outputs("resume"))

@@ -31,10 +31,11 @@ def prepare(experiment: Experiment, at: Layout) -> int:
 
 def reference(experiment: Experiment, at: Layout) -> int:
     """initial weights and reference gradients, in one process"""
-    from ddp_tokens.reference import DTYPES, write_references
+    from ddp_tokens.checks.gradient_parity import REFERENCES
+    from ddp_tokens.reference import write_references
 
     write_references(experiment, at)
-    return _wrote(at.initial, *(at.reference(dtype) for dtype in DTYPES))
+    return _wrote(at.initial, *(at.reference(name) for name in REFERENCES))
 
 
 def check_loss(experiment: Experiment, at: Layout) -> int:
@@ -46,13 +47,13 @@ def check_loss(experiment: Experiment, at: Layout) -> int:
 
 def check_parity(experiment: Experiment, at: Layout) -> int:
     """the distributed gradients against the reference; needs reference and ddp_tokens.gradients"""
-    from ddp_tokens.checks.gradient_parity import DTYPES, check_gradient_parity, counts_of_windows
+    from ddp_tokens.checks.gradient_parity import DTYPES, REFERENCES, check_gradient_parity, facts_of_windows
     from ddp_tokens.normalization import FORMULAS
 
-    references = {dtype: at.reference(dtype) for dtype in DTYPES}
+    references = {name: at.reference(name) for name in REFERENCES}
     gradients = {(formula, dtype): at.gradients(formula, dtype) for formula in FORMULAS for dtype in DTYPES}
-    counts = counts_of_windows(at.rows, at.lock, at.plan)
-    verdicts = check_gradient_parity(experiment.tolerances, references, gradients, counts)
+    facts = facts_of_windows(at.rows, at.lock, at.plan)
+    verdicts = check_gradient_parity(experiment.tolerances, references, gradients, facts)
     return _conclude(at, "gradient_parity", verdicts)
 
 

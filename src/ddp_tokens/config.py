@@ -105,11 +105,22 @@ class Tolerance(Section):
 
 
 class Tolerances(Section):
-    native: Tolerance = Field(
-        Tolerance(atol=1e-6, rtol=1e-4), description="in the training dtype; the published criterion"
+    """What gradient parity accepts. Errors are norms, parameter by parameter, against the reference in float64."""
+
+    float64: PositiveReal = Field(
+        1e-12,
+        description="in float64, where only the formula can make a difference: error as a fraction of the norm",
     )
-    float64: Tolerance = Field(
-        Tolerance(atol=1e-12, rtol=1e-9), description="in float64, where only the formula can make a difference"
+    native: PositiveReal = Field(
+        4.0, description="in the training dtype: error as a multiple of that of one process in the same dtype"
+    )
+    power: Annotated[float, Field(ge=1, allow_inf_nan=False), NO_BOOLEAN] = Field(
+        3.0,
+        description="a wrong formula that is fewer tolerances away cannot be told from the right one: inconclusive",
+    )
+    published: Tolerance = Field(
+        Tolerance(atol=1e-6, rtol=1e-4),
+        description="the published criterion for each value, in the training dtype; reported beside, decides nothing",
     )
 
 

@@ -15,7 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from ddp_tokens.checks.gradient_parity import Arrays, of_window
+from ddp_tokens.checks.gradient_norms import Arrays
+from ddp_tokens.checks.gradient_parity import of_window
 from ddp_tokens.checks.tensor_files import read_arrays
 from ddp_tokens.config import Tolerance
 from ddp_tokens.errors import EvidenceError

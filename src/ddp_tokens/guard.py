@@ -1,6 +1,7 @@
 """Nothing trains on an unproven gradient."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
 
 from ddp_tokens.checks.verdict import read_verdicts
@@ -15,7 +16,8 @@ def require_proven(verdict_files: Iterable[Path], train_anyway: bool) -> list[st
     come first, while the rules have both verdicts as inputs.
     """
     files = list(verdict_files)
-    problems = [problem for path in files if path.is_file() and (problem := _problem(path))]
+    digest_of = cache(sha256)
+    problems = [problem for path in files if path.is_file() and (problem := _problem(path, digest_of))]
     if problems and not train_anyway:
         raise UnprovenGradientError(f"{problems[0]}: training is refused; set train_anyway to train all the same")
     return problems + [
@@ -23,7 +25,7 @@ def require_proven(verdict_files: Iterable[Path], train_anyway: bool) -> list[st
     ]
 
 
-def _problem(path: Path) -> str | None:
+def _problem(path: Path, digest_of: Callable[[str], str]) -> str | None:
     """One sentence on why this verdict file proves nothing: empty, not as expected, or judged on other files."""
     _, verdicts = read_verdicts(path)
     if not verdicts:
@@ -32,6 +34,6 @@ def _problem(path: Path) -> str | None:
         if verdict.problem:
             return f"{path}: case '{verdict.case}' {verdict.problem}"
         for evidence, digest in verdict.evidence.items():
-            if not Path(evidence).is_file() or sha256(evidence) != digest:
+            if not Path(evidence).is_file() or digest_of(evidence) != digest:
                 return f"{path}: case '{verdict.case}' was judged on another {evidence}, check again"
     return None

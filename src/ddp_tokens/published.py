@@ -48,7 +48,7 @@ def compare_with_published(
 
 
 def _gradients(experiment: Experiment, checks: Mapping[str, Sequence[Verdict]]) -> list[Comparison]:
-    tolerance = experiment.tolerances.native
+    tolerance = experiment.tolerances.published
     same = (tolerance.atol, tolerance.rtol) == (R1["atol"], R1["rtol"])
     comparable = SAME_CRITERION if same else OTHER_CRITERION
     verdicts = {formula: _native(checks, formula) for formula in (TOKEN_MEAN, MEAN_OF_MEANS)}
@@ -127,11 +127,18 @@ def _larger_error(windows: Mapping[str, Verdict]) -> str:
     if not windows:
         return ABSENT
     error, window = max((float(verdict.observed["max_abs_error"]), name) for name, verdict in windows.items())
-    outcomes = {name: WORDS[verdict.outcome] for name, verdict in windows.items()}
+    outcomes = {name: _word(verdict) for name, verdict in windows.items()}
     if len(set(outcomes.values())) == 1:
         return f"{_judged(outcomes[window], error)} (window {window})"
     each = ", ".join(f"{name} {word}" for name, word in outcomes.items())
     return f"{each}; largest absolute error {error:.4g} (window {window})"
+
+
+def _word(verdict: Verdict) -> str:
+    """By the published criterion, which is not the one that decides a verdict."""
+    if verdict.outcome == INCONCLUSIVE:
+        return WORDS[INCONCLUSIVE]
+    return WORDS[FAIL if verdict.observed["outside_tolerance"] else PASS]
 
 
 def _judged(word: str, error: float) -> str:

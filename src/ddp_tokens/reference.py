@@ -1,6 +1,6 @@
-"""The gradient of the objective itself: one process, no DDP, no padding, no microbatch."""
+"""The gradient of the objective itself, in one process without DDP, and of what it is made."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
@@ -8,13 +8,15 @@ from ddp_tokens.config import Experiment
 from ddp_tokens.corpora.lock import read_corpus, shape_in
 from ddp_tokens.corpora.rows import Row, supervised_in
 from ddp_tokens.determinism import make_deterministic
-from ddp_tokens.inputs import initial_model, read_prepared
+from ddp_tokens.inputs import Prepared, initial_model, read_prepared
 from ddp_tokens.layout import Layout
 from ddp_tokens.plan import windows_to_compare
 from ddp_tokens.tensors import save_tensors
 from ddp_tokens.workloads import Workload, load
 
 DTYPES = {"native": torch.float32, "float64": torch.float64}
+Gradients = dict[str, torch.Tensor]
+RowsOfWindow = Sequence[Sequence[Sequence[Row]]]
 
 
 def write_initial_weights(experiment: Experiment, at: Layout) -> None:
@@ -25,45 +27,105 @@ def write_initial_weights(experiment: Experiment, at: Layout) -> None:
 
 
 def write_references(experiment: Experiment, at: Layout) -> None:
-    """One gradient dump per dtype; names are CASE/PARAMETER, with a case for each window that is compared."""
+    """native.safetensors and float64.safetensors hold CASE/PARAMETER, with a case for each window that is compared;
+    parts.safetensors holds CASE/RANK/MICROBATCH/PARAMETER in float64.
+    """
     make_deterministic(experiment.threads_per_rank)
     write_initial_weights(experiment, at)
     prepared = read_prepared(experiment, at)
     workload = load(experiment.workload)
+
+    def model(dtype: torch.dtype) -> torch.nn.Module:
+        return initial_model(experiment, workload, prepared.shape, at.initial, experiment.device, dtype)
+
     cases = windows_to_compare(prepared.plan, prepared.rows)
-    for name, dtype in DTYPES.items():
-        model = initial_model(experiment, workload, prepared.shape, at.initial, experiment.device, dtype)
-        dump: dict[str, torch.Tensor] = {}
-        for case, index in cases.items():
-            window = [
-                prepared.rows[i] for of_rank in prepared.plan[index] for microbatch in of_rank for i in microbatch
-            ]
-            dump |= named_gradients(case, reference_gradient(model, workload, window, experiment.device))
+    dumps = references(model, workload, prepared, cases, experiment.device)
+    for name, dump in dumps.items():
         save_tensors(at.reference(name), dump)
+
+
+def references(
+    model: Callable[[torch.dtype], torch.nn.Module],
+    workload: Workload,
+    prepared: Prepared,
+    cases: dict[str, int],
+    device: str = "cpu",
+) -> dict[str, Gradients]:
+    """The dumps native, float64 and parts. `model(dtype)` makes one; `cases`: name -> index of a window of the plan."""
+    dumps: dict[str, Gradients] = {name: {} for name in (*DTYPES, "parts")}
+    native, exact = (model(dtype) for dtype in DTYPES.values())
+    for case, index in cases.items():
+        window = [[[prepared.rows[i] for i in rows] for rows in of_rank] for of_rank in prepared.plan[index]]
+        of_microbatches = parts(exact, workload, window, device)
+        denominator = supervised_in(row for of_rank in window for rows in of_rank for row in rows)
+        dumps["native"] |= named_gradients(case, batched_gradient(native, workload, window, device))
+        dumps["float64"] |= named_gradients(case, mean_of(of_microbatches, denominator))
+        for (rank, microbatch), gradients in of_microbatches.items():
+            dumps["parts"] |= named_gradients(f"{case}/{rank}/{microbatch}", gradients)
+    return dumps
+
+
+def parts(
+    model: torch.nn.Module, workload: Workload, window: RowsOfWindow, device: str = "cpu"
+) -> dict[tuple[int, int], Gradients]:
+    """(rank, microbatch) -> gradient of the SUM of the losses of its supervised units, dropout off.
+
+    Row by row, so that nothing is padded and no batching can matter. Every formula's gradient is a weighted sum of
+    these.
+    """
+    return {
+        (rank, index): _accumulated(model, workload, [[row] for row in rows], 1, device)
+        for rank, of_rank in enumerate(window)
+        for index, rows in enumerate(of_rank)
+    }
+
+
+def mean_of(of_microbatches: dict[tuple[int, int], Gradients], denominator: int) -> Gradients:
+    """The gradient of (sum of losses) / (number of supervised units) over the whole window."""
+    first, *others = of_microbatches.values()
+    total = {name: gradient.clone() for name, gradient in first.items()}
+    for gradients in others:
+        for name, gradient in gradients.items():
+            total[name] += gradient
+    return {name: gradient / denominator for name, gradient in total.items()}
+
+
+def batched_gradient(
+    model: torch.nn.Module, workload: Workload, window: RowsOfWindow, device: str = "cpu"
+) -> Gradients:
+    """The same gradient from the microbatches as they are trained on, padding included, all in this process.
+
+    What rounding alone does to it is the measure for what rounding may do to the distributed one.
+    """
+    microbatches = [rows for of_rank in window for rows in of_rank]
+    denominator = supervised_in(row for rows in microbatches for row in rows)
+    return _accumulated(model, workload, microbatches, denominator, device)
 
 
 def reference_gradient(
     model: torch.nn.Module, workload: Workload, rows: Iterable[Row], device: str = "cpu"
-) -> dict[str, torch.Tensor]:
-    """Gradient of (sum of losses) / (number of supervised units) over all rows, dropout off, by parameter name.
-
-    Row by row, so that nothing is padded and no batching can matter: what a batched, sharded computation must equal.
-    """
+) -> Gradients:
+    """Gradient of (sum of losses) / (number of supervised units) over all rows, one by one, dropout off."""
     rows = list(rows)
+    return _accumulated(model, workload, [[row] for row in rows], supervised_in(rows), device)
+
+
+def _accumulated(
+    model: torch.nn.Module, workload: Workload, batches: Iterable[Sequence[Row]], denominator: int, device: str
+) -> Gradients:
     model.eval()
     model.zero_grad(set_to_none=True)
-    denominator = supervised_in(rows)
-    for row in rows:
-        batch = workload.collate([row], device)
+    for rows in batches:
+        batch = workload.collate(rows, device)
         loss, _ = workload.loss_sum(workload.forward(model, batch), batch)
         (loss / denominator).backward()
     return gradients_of(model)
 
 
-def gradients_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+def gradients_of(model: torch.nn.Module) -> Gradients:
     """Copies, by parameter name; a parameter without a gradient is left out, which a comparison then reports."""
     return {name: p.grad.detach().clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
-def named_gradients(case: str, gradients: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def named_gradients(case: str, gradients: Gradients) -> Gradients:
     return {f"{case}/{name}": gradient for name, gradient in gradients.items()}

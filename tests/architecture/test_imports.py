@@ -23,6 +23,7 @@ ROOMS = [
     "corpora",
     "plan",
     "normalization",
+    "formulas",
     "checkpoint_files",
     # no torch up to here, nor in what reads and judges files
     "steps",

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from ddp_tokens import gradients
-from ddp_tokens.checks.gradient_parity import check_gradient_parity, counts_of_windows
+from ddp_tokens.checks.gradient_parity import REFERENCES, check_gradient_parity, facts_of_windows
 from ddp_tokens.checks.loss import check_loss
 from ddp_tokens.checks.verdict import Verdict, write_verdicts
 from ddp_tokens.checks.zero_window import check_zero_window
@@ -30,9 +30,9 @@ def with_gradients(tiny: Tiny) -> Tiny:
 def parity(tiny: Tiny) -> list[Verdict]:
     return check_gradient_parity(
         tiny.experiment.tolerances,
-        {dtype: tiny.at.reference(dtype) for dtype in DTYPES},
+        {name: tiny.at.reference(name) for name in REFERENCES},
         {(formula, dtype): tiny.at.gradients(formula, dtype) for formula in FORMULAS for dtype in DTYPES},
-        counts_of_windows(tiny.at.rows, tiny.at.lock, tiny.at.plan),
+        facts_of_windows(tiny.at.rows, tiny.at.lock, tiny.at.plan),
     )
 
 
@@ -42,15 +42,21 @@ def dumped(request, tmp_path_factory):
 
 
 def test_every_gradient_is_judged_as_expected(dumped):
-    """2 formulas, 2 dtypes, 2 windows. The float64 criterion is the experiment's, 1e-12 + 1e-9 |ref|."""
+    """2 formulas, 2 dtypes, 2 windows.
+
+    With three ranks the most unequal window happens to hold 38 units in both microbatches, so that weighing microbatches
+    alike is the token mean there; by arithmetic, so it is expected.
+    """
     verdicts = parity(dumped)
     assert len(verdicts) == 8
     assert [verdict.case for verdict in verdicts if not verdict.as_expected] == []
     # One rank cannot tell the formulas apart; with more, counts are unequal and a mean of means is wrong by far.
     control = "inconclusive" if dumped.world_size == 1 else "fail"
+    undecidable = dumped.world_size == 3
     for verdict in verdicts:
-        formula = verdict.case.partition(".")[0]
-        assert verdict.outcome == {TOKEN_MEAN: "pass", MEAN_OF_MEANS: control}[formula]
+        formula, _, window = verdict.case.split(".")
+        right = "inconclusive" if undecidable and window == "most_unequal" else "pass"
+        assert verdict.outcome == {TOKEN_MEAN: right, MEAN_OF_MEANS: control}[formula]
         assert len(set(verdict.observed["units_per_rank"])) == dumped.world_size
         assert verdict.observed["values"] > 500
         if verdict.outcome == "fail":

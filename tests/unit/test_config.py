@@ -82,8 +82,11 @@ WRONG_TYPES_AND_RANGES = {
     "{launcher: fork, device: cuda}": "launcher fork is for device cpu",
     "threads_per_rank: 0": "field 'threads_per_rank'",
     "timeout_s: 0": "field 'timeout_s'",
-    "tolerances: {native: {atol: -1}}": "field 'tolerances.native.atol'",
-    "tolerances: {float64: {rtol: x}}": "field 'tolerances.float64.rtol'",
+    "tolerances: {native: -1}": "field 'tolerances.native'",
+    "tolerances: {float64: {atol: 1.0e-12}}": "field 'tolerances.float64'",
+    "tolerances: {power: 0.5}": "field 'tolerances.power'",
+    "tolerances: {published: {atol: -1}}": "field 'tolerances.published.atol'",
+    "tolerances: {published: {rtol: x}}": "field 'tolerances.published.rtol'",
     "train_anyway: perhaps": "field 'train_anyway'",
     "exercise: {counts_before: [0, 1]}": "field 'exercise.counts_before.0'",
     "exercise: {counts_after: [1]}": "counts_before, counts_after and losses need one entry per rank each",
@@ -143,7 +146,7 @@ def test_a_boolean_is_no_number_in_own_rows(load):
         ("model: {widht: 8}", "model.widht", "model.width"),
         ("corpus: {vocabluary: 8}", "corpus.vocabluary", "corpus.vocabulary"),
         ("corpus: {path: rows.jsonl, clases: 3}", "corpus.clases", "corpus.classes"),
-        ("tolerances: {native: {atoll: 1}}", "tolerances.native.atoll", "tolerances.native.atol"),
+        ("tolerances: {published: {atoll: 1}}", "tolerances.published.atoll", "tolerances.published.atol"),
     ],
 )
 def test_a_misspelt_field_is_refused_with_a_suggestion(load, text, field, suggestion):
@@ -202,9 +205,9 @@ def test_overrides_go_over_the_file_field_by_field(load):
 
 
 def test_a_part_of_a_tolerance_keeps_the_other_default(load):
-    tolerances = load("tolerances: {native: {atol: 1.0e-3}}").tolerances
-    assert tolerances.native == Tolerance(atol=1e-3, rtol=1e-4)
-    assert tolerances.float64 == Tolerance(atol=1e-12, rtol=1e-9)
+    tolerances = load("tolerances: {published: {atol: 1.0e-3}}").tolerances
+    assert tolerances.published == Tolerance(atol=1e-3, rtol=1e-4)
+    assert (tolerances.float64, tolerances.native, tolerances.power) == (1e-12, 4.0, 3.0)
 
 
 def test_own_rows_replace_the_generated_corpus_whole(load):

@@ -65,8 +65,8 @@ def test_a_bad_row_stops_before_the_first_job(built, line, sentence):
 
 
 def test_an_unproven_gradient_is_not_trained_on_unless_asked(tmp_path):
-    """A tolerance of zero refuses the right formula too: rounding alone exceeds it."""
-    exact = TINY + "tolerances: {native: {atol: 0, rtol: 0}}\n"
+    """A tolerance below rounding refuses the right formula too."""
+    exact = TINY + "tolerances: {float64: 1.0e-30}\n"
     project = copy_project(tmp_path / "project", exact)
     done = snakemake(project)
     assert done.returncode != 0
@@ -77,7 +77,7 @@ def test_an_unproven_gradient_is_not_trained_on_unless_asked(tmp_path):
 
     done = snakemake(project, "--config", "train_anyway=true")
     assert done.returncode != 0, "the gate must still fail"
-    assert "token_mean.native.first" in done.stdout
+    assert "token_mean.float64.first" in done.stdout
     assert (project / "results/tiny/evaluation.json").is_file()
     assert (project / "results/tiny/summary.csv").is_file(), "the evidence must survive the gate"
     assert not (project / "results/tiny/gate.txt").exists()

@@ -66,7 +66,7 @@ def test_another_lock_file_reruns_everything(built):
     ("setting", "expected"),
     [
         ("optimizer={lr: 0.05}", TRAINING | AFTER_TRAINING),
-        ("tolerances={native: {atol: 1e-5}}", {"check_parity", "figure"} | CONCLUSION),
+        ("tolerances={published: {atol: 1e-5}}", {"check_parity", "figure"} | CONCLUSION),
         ("interrupt_at=3", {"interrupt", "resume"} | AFTER_TRAINING - {"evaluate"}),
         ("train_anyway=true", TRAINING | AFTER_TRAINING),
     ],

@@ -1,132 +1,174 @@
-"""Is the gradient that DDP leaves the gradient of the objective? Compared value by value, by parameter name."""
+"""Is the gradient that DDP leaves the gradient of the objective? Compared by parameter name.
+
+In float64 only the formula is judged, since rounding is out of the question. In the training dtype the error may be a
+small multiple of what rounding does to the same gradient in one process. Before either, it is computed how far off each
+wrong formula would be on these rows: where the nearest could not be seen, the outcome is inconclusive.
+"""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy
 from numpy.typing import NDArray
 
+from ddp_tokens.checks.gradient_formulas import Diagnosis, Parts, diagnose, distances
+from ddp_tokens.checks.gradient_norms import (
+    Arrays,
+    Norms,
+    algebra_tolerances,
+    calibrated_tolerances,
+    errors,
+    largest_ratio,
+    plain,
+)
+from ddp_tokens.checks.published_criterion import published_figures
 from ddp_tokens.checks.tensor_files import read_arrays
-from ddp_tokens.checks.verdict import FAIL, INCONCLUSIVE, PASS, Verdict, outcome
-from ddp_tokens.config import Tolerance, Tolerances
+from ddp_tokens.checks.verdict import FAIL, INCONCLUSIVE, PASS, Verdict
+from ddp_tokens.config import Tolerances
 from ddp_tokens.corpora.lock import read_corpus
 from ddp_tokens.files import digests, read_json
+from ddp_tokens.formulas import (
+    KNOWN_WRONG,
+    RIGHT,
+    Formula,
+    WindowFacts,
+    alike_on,
+    excluded_by,
+    possible_on,
+    window_facts,
+)
 from ddp_tokens.normalization import FORMULAS, TOKEN_MEAN
-from ddp_tokens.plan import counts_per_rank, windows_to_compare
+from ddp_tokens.plan import windows_to_compare
 
-Arrays = Mapping[str, NDArray[Any]]
-DTYPES = ("native", "float64")
+NATIVE, FLOAT64, PARTS = "native", "float64", "parts"
+DTYPES = (NATIVE, FLOAT64)
+REFERENCES = (*DTYPES, PARTS)
+BY_NAME = {formula.name: formula for formula in (RIGHT, *KNOWN_WRONG)}
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What a case must end as, and which formulas it is meant to exclude."""
+
+    outcome: str
+    diagnosis: tuple[str, ...] | None
+    excludes: tuple[Formula, ...]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One window's gradients: of all ranks, and what one process says of it.
+
+    `reference`: in float64. `single`: one process in the dtype of `observed`. `parts`: (rank, microbatch) -> gradient
+    of its loss sum, in float64.
+    """
+
+    observed: Arrays
+    reference: Arrays
+    single: Arrays
+    parts: Parts
+    facts: WindowFacts
 
 
 def check_gradient_parity(
     tolerances: Tolerances,
     references: Mapping[str, Path],
     gradients: Mapping[tuple[str, str], Path],
-    counts: Mapping[str, list[int]],
+    facts: Mapping[str, WindowFacts],
 ) -> list[Verdict]:
     """One verdict per window, formula and dtype.
 
-    `references`: dtype -> dump. `gradients`: (formula, dtype) -> dump. `counts`: window -> units per rank.
+    `references`: native, float64 and parts -> dump. `gradients`: (formula, dtype) -> dump. `facts`: by window.
     """
+    of_references = {name: read_arrays(path) for name, path in references.items()}
+    parts = {window: parts_of(of_references[PARTS], window) for window in facts}
     verdicts = []
     for dtype in DTYPES:
-        reference = read_arrays(references[dtype])
         for formula in FORMULAS:
             path = gradients[formula, dtype]
             observed = read_arrays(path)
-            for window, of_ranks in counts.items():
-                verdicts.append(
-                    judge(
-                        f"{formula}.{dtype}.{window}",
-                        getattr(tolerances, dtype),
-                        of_window(observed, window),
-                        of_window(reference, window),
-                        expected=expected_outcome(formula, of_ranks),
-                        counts=of_ranks,
-                        evidence=digests([references[dtype], path]),
-                    )
+            for window, of_window_ in facts.items():
+                evidence = Evidence(
+                    of_window(observed, window),
+                    of_window(of_references[FLOAT64], window),
+                    of_window(of_references[dtype], window),
+                    parts[window],
+                    of_window_,
                 )
+                files = digests([*references.values(), path])
+                case = f"{formula}.{dtype}.{window}"
+                verdicts.append(judge(case, tolerances, dtype, evidence, expected(formula, of_window_), files))
     return verdicts
 
 
-def expected_outcome(formula: str, counts: list[int]) -> str:
-    """With equal counts a mean of means is the token mean: the window cannot tell them apart."""
+def expected(formula: str, facts: WindowFacts) -> Expectation:
+    """By arithmetic on the counts alone. The token mean passes, unless the counts make an excluded formula the same; a
+    control fails and is recognised, unless they make it the token mean.
+    """
     if formula == TOKEN_MEAN:
-        return PASS
-    return FAIL if len(set(counts)) > 1 else INCONCLUSIVE
+        excludes = excluded_by(facts)
+        undecidable = any(alike_on(facts, RIGHT, wrong) for wrong in excludes)
+        return Expectation(INCONCLUSIVE if undecidable else PASS, None, excludes)
+    control = BY_NAME[formula]
+    if alike_on(facts, RIGHT, control):
+        return Expectation(INCONCLUSIVE, None, (control,))
+    return Expectation(FAIL, named_together(control, facts), (control,))
+
+
+def named_together(control: Formula, facts: WindowFacts) -> tuple[str, ...]:
+    """The control and what cannot be told from it on this window; where it divides by zero, all that do."""
+    if None in control.variants(facts).values():
+        return tuple(f.name for f in possible_on(facts) if None in f.variants(facts).values())
+    return tuple(f.name for f in possible_on(facts) if alike_on(facts, control, f))
 
 
 def judge(
     case: str,
-    tolerance: Tolerance,
-    observed: Arrays,
-    reference: Arrays,
-    *,
-    expected: str,
-    counts: list[int],
-    evidence: Mapping[str, str],
+    tolerances: Tolerances,
+    dtype: str,
+    evidence: Evidence,
+    expectation: Expectation,
+    files: Mapping[str, str],
 ) -> Verdict:
-    """|observed - reference| <= atol + rtol * |reference| for every value of every parameter, and the same names."""
-    figures, first_difference = compare(observed, reference, tolerance)
-    agrees = first_difference is None
-    undecidable = expected == INCONCLUSIVE and agrees
+    allowed = allowances(tolerances, dtype, evidence)
+    of_parameters = errors(evidence.observed, evidence.reference)
+    ratio, worst = largest_ratio(of_parameters, allowed)
+    published = published_figures(evidence.observed, evidence.single, tolerances.published)
+    difference = _name_difference(evidence.observed, evidence.reference)
+    if difference is None and not ratio <= 1:
+        difference = _difference_in(worst, evidence, of_parameters, allowed)
+    power = distances(expectation.excludes, evidence.facts, evidence.parts, evidence.reference, allowed)
+    observed = published | {
+        "error": plain(of_parameters[worst]) if worst else None,
+        "tolerance": plain(allowed[worst]) if worst else None,
+        "parameter": worst,
+        **_nearest(power),
+        "units_per_rank": evidence.facts.units_per_rank,
+    }
+    outcome, found = INCONCLUSIVE if min(power.values(), default=numpy.inf) < tolerances.power else PASS, Diagnosis()
+    if difference is not None:
+        found = diagnose(evidence.observed, evidence.reference, evidence.facts, evidence.parts, allowed)
+        outcome = FAIL
     return Verdict(
         case=case,
-        expected=expected,
-        outcome=INCONCLUSIVE if undecidable else outcome(agrees),
-        criterion=(
-            f"|ddp - ref| <= {tolerance.atol:g} + {tolerance.rtol:g} x |ref| for each value, by parameter name"
-            + (" (equal counts on all ranks: both formulas are the same here)" if undecidable else "")
-        ),
-        observed=figures | {"units_per_rank": counts},
-        evidence=evidence,
-        first_difference=first_difference,
+        expected=expectation.outcome,
+        outcome=outcome,
+        criterion=_criterion(tolerances, dtype, outcome, power),
+        observed=observed | found.figures,
+        evidence=files,
+        first_difference=difference,
+        diagnosis=found.names,
+        expected_diagnosis=expectation.diagnosis,
     )
 
 
-def compare(observed: Arrays, reference: Arrays, tolerance: Tolerance) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Figures over all values, and the first difference or None.
-
-    `max_rel_error` is taken over values with |ref| > atol, since near zero a quotient says nothing. A missing or extra
-    name, another shape, and a value that is not a number are differences.
-    """
-    values = outside = 0
-    max_abs = max_rel = worst = -1.0
-    worst_parameter = None
-    first = _name_difference(observed, reference)
-    for name in sorted(set(observed) & set(reference)):
-        ddp, ref = observed[name].astype(numpy.float64), reference[name].astype(numpy.float64)
-        if ddp.shape != ref.shape:
-            first = first or {"parameter": name, "ddp_shape": list(ddp.shape), "reference_shape": list(ref.shape)}
-            continue
-        error, allowed = numpy.abs(ddp - ref), tolerance.atol + tolerance.rtol * numpy.abs(ref)
-        wrong = ~(error <= allowed)
-        values += error.size
-        outside += int(wrong.sum())
-        max_abs = max(max_abs, _largest(error))
-        large = numpy.abs(ref) > tolerance.atol
-        max_rel = max(max_rel, _largest(error[large] / numpy.abs(ref[large])))
-        if (excess := _largest(error / numpy.maximum(allowed, numpy.finfo(numpy.float64).tiny))) > worst:
-            worst, worst_parameter = excess, name
-        if wrong.any() and first is None:
-            place = tuple(int(i) for i in numpy.argwhere(wrong)[0])
-            first = {
-                "parameter": name,
-                "index": list(place),
-                "ddp": _plain(ddp[place]),
-                "reference": _plain(ref[place]),
-            }
-    figures = {
-        "values": values,
-        "outside_tolerance": outside,
-        "max_abs_error": _plain(max(max_abs, 0.0)),
-        "max_rel_error": _plain(max(max_rel, 0.0)),
-        "worst_parameter": worst_parameter,
-    }
-    if not values and first is None:
-        first = {"parameter": None, "problem": "there is no gradient to compare"}
-    return figures, first
+def allowances(tolerances: Tolerances, dtype: str, evidence: Evidence) -> Norms:
+    """The largest error of each parameter that is accepted."""
+    if dtype == FLOAT64:
+        return algebra_tolerances(evidence.reference, tolerances.float64)
+    return calibrated_tolerances(evidence.reference, evidence.single, tolerances.native)
 
 
 def of_window(arrays: Arrays, window: str) -> dict[str, NDArray[Any]]:
@@ -134,26 +176,64 @@ def of_window(arrays: Arrays, window: str) -> dict[str, NDArray[Any]]:
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
-def counts_of_windows(rows_path: Path, lock_path: Path, plan_path: Path) -> dict[str, list[int]]:
-    """Units per rank of the windows that are compared."""
+def parts_of(arrays: Arrays, window: str) -> dict[tuple[int, int], dict[str, NDArray[Any]]]:
+    """(rank, microbatch) -> gradients, from names WINDOW/RANK/MICROBATCH/PARAMETER."""
+    parts: dict[tuple[int, int], dict[str, NDArray[Any]]] = {}
+    for name, array in of_window(arrays, window).items():
+        rank, microbatch, parameter = name.split("/", 2)
+        parts.setdefault((int(rank), int(microbatch)), {})[parameter] = array
+    return parts
+
+
+def facts_of_windows(rows_path: Path, lock_path: Path, plan_path: Path) -> dict[str, WindowFacts]:
+    """What can be counted in the windows that are compared."""
     rows, _ = read_corpus(rows_path, lock_path)
     plan = read_json(plan_path)["plan"]
-    return {case: counts_per_rank(plan[index], rows) for case, index in windows_to_compare(plan, rows).items()}
+    return {case: window_facts(plan, index, rows) for case, index in windows_to_compare(plan, rows).items()}
+
+
+def _criterion(tolerances: Tolerances, dtype: str, outcome: str, power: Mapping[str, float]) -> str:
+    bound = (
+        f"at most {tolerances.float64:g} of its norm"
+        if dtype == FLOAT64
+        else f"at most {tolerances.native:g} times that of one process in the same dtype"
+    )
+    text = f"each parameter's error against the reference in float64 is {bound}"
+    if not power:
+        return f"{text} (one rank and one microbatch: there is no other formula to exclude, only the algebra is judged)"
+    if outcome == INCONCLUSIVE:
+        near = ", ".join(name for name, distance in power.items() if distance < tolerances.power)
+        return f"{text}, but on this window {near} would be fewer than {tolerances.power:g} tolerances away"
+    return f"{text}, and every excluded formula would be {tolerances.power:g} or more tolerances away"
+
+
+def _nearest(power: Mapping[str, float]) -> dict[str, Any]:
+    if not power:
+        return {"power": None, "nearest_formula": None}
+    name = min(power, key=lambda formula: power[formula])
+    return {"power": plain(power[name]), "nearest_formula": name}
 
 
 def _name_difference(observed: Arrays, reference: Arrays) -> dict[str, Any] | None:
     for name in sorted(set(observed) ^ set(reference)):
         return {"parameter": name, "problem": "missing in ddp" if name in reference else "missing in the reference"}
-    return None
+    for name in sorted(reference):
+        if observed[name].shape != reference[name].shape:
+            shapes = {"ddp_shape": list(observed[name].shape), "reference_shape": list(reference[name].shape)}
+            return {"parameter": name, **shapes}
+    return None if reference else {"parameter": None, "problem": "there is no gradient to compare"}
 
 
-def _largest(values: NDArray[Any]) -> float:
-    """The maximum, 0 of nothing, infinity where a value is not a number."""
-    if not values.size:
-        return 0.0
-    return float(numpy.nan_to_num(values, nan=numpy.inf, posinf=numpy.inf).max())
-
-
-def _plain(value: Any) -> float | str:
-    """JSON has no NaN and no infinity."""
-    return float(value) if numpy.isfinite(value) else str(float(value))
+def _difference_in(parameter: str | None, evidence: Evidence, of_parameters: Norms, allowed: Norms) -> dict[str, Any]:
+    """The worst parameter, and its value with the largest error."""
+    assert parameter is not None
+    ddp, ref = evidence.observed[parameter].astype(numpy.float64), evidence.reference[parameter]
+    place = numpy.unravel_index(int(numpy.nan_to_num(abs(ddp - ref), nan=numpy.inf).argmax()), ddp.shape)
+    return {
+        "parameter": parameter,
+        "error": plain(of_parameters[parameter]),
+        "tolerance": plain(allowed[parameter]),
+        "index": [int(i) for i in place],
+        "ddp": plain(ddp[place]),
+        "reference": plain(ref[place]),
+    }

@@ -1,0 +1,116 @@
+"""What the known wrong formulas would leave on a window: could they be seen, and which one is it?"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy
+from numpy.typing import NDArray
+
+from ddp_tokens.checks.gradient_norms import Arrays, Norms, errors, largest_ratio, norms, weighted_sum, whole
+from ddp_tokens.formulas import Formula, Weights, WindowFacts, possible_on
+
+Parts = Mapping[tuple[int, int], Arrays]
+
+LOSS_SCALE = "loss_scale_kept"
+SCALED = "scaled"
+POWER_OF_TWO = 1e-4
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """`names`: the mistakes that fit, in the order of their table; empty when none does.
+
+    `residual`: distance of the observed gradient from the nearest formula's, as a fraction of that formula's norm.
+    """
+
+    names: tuple[str, ...] = ()
+    figures: dict[str, Any] = field(default_factory=dict)
+
+
+def predicted(weights: Weights, parts: Parts) -> dict[str, NDArray[Any]]:
+    """The gradient that a formula leaves: its weights times what each microbatch's loss sum has as gradient."""
+    flat = {(rank, index): float(w) for rank, of_rank in enumerate(weights) for index, w in enumerate(of_rank)}
+    return weighted_sum(flat, parts)
+
+
+def distances(
+    excluded: Sequence[Formula], facts: WindowFacts, parts: Parts, reference: Arrays, tolerances: Norms
+) -> dict[str, float]:
+    """How far off each formula would be on these rows: the error of its worst parameter in units of its tolerance, for
+    the formula's nearest variant. Infinite where it divides by zero.
+    """
+    found = {}
+    for formula in excluded:
+        of_variants = [
+            float("inf")
+            if weights is None
+            else largest_ratio(errors(predicted(weights, parts), reference), tolerances)[0]
+            for weights in formula.variants(facts).values()
+        ]
+        if of_variants:
+            found[formula.name] = min(of_variants)
+    return found
+
+
+def diagnose(observed: Arrays, reference: Arrays, facts: WindowFacts, parts: Parts, tolerances: Norms) -> Diagnosis:
+    """Which known mistake leaves the observed gradient?
+
+    A formula fits when the distance to its gradient, over all parameters, is within the tolerances of all parameters
+    together, enlarged when its gradient is longer than the right one. A gradient that is not a number is explained by
+    the formulas that divide by zero here.
+    """
+    if any(not numpy.isfinite(array).all() for array in observed.values()):
+        undefined = tuple(f.name for f in possible_on(facts) if None in f.variants(facts).values())
+        return Diagnosis(undefined)
+    allowed, length = whole(tolerances.values()), whole(norms(reference).values())
+    if length == 0.0:
+        return Diagnosis()
+    best: dict[str, tuple[float, str]] = {}
+    fitting = []
+    for formula in possible_on(facts):
+        for variant, weights in formula.variants(facts).items():
+            if weights is None:
+                continue
+            residual, fits = _fit(observed, predicted(weights, parts), allowed, length)
+            if residual < best.get(formula.name, (float("inf"), ""))[0]:
+                best[formula.name] = residual, variant
+            if fits and formula.name not in fitting:
+                fitting.append(formula.name)
+    return _concluded(best, fitting) if fitting else _scaled(observed, reference, allowed, length, best)
+
+
+def _fit(observed: Arrays, expected: Arrays, allowed: float, length: float) -> tuple[float, bool]:
+    distance, own_length = whole(errors(observed, expected).values()), whole(norms(expected).values())
+    residual = distance / own_length if own_length else float("inf")
+    return residual, set(observed) == set(expected) and distance <= allowed * max(1.0, own_length / length)
+
+
+def _concluded(best: Mapping[str, tuple[float, str]], fitting: Sequence[str]) -> Diagnosis:
+    residual, variant = min(best[name] for name in fitting)
+    figures: dict[str, Any] = {"residual": residual} | ({"detail": variant} if variant else {})
+    return Diagnosis(tuple(fitting), figures | _next_best(best, fitting))
+
+
+def _scaled(
+    observed: Arrays, reference: Arrays, allowed: float, length: float, best: Mapping[str, tuple[float, str]]
+) -> Diagnosis:
+    """The right direction in a length that no formula gives; a power of two is a loss scale that was not undone."""
+    both = [name for name in reference if name in observed and observed[name].shape == reference[name].shape]
+    products = sum(float((observed[name].astype(numpy.float64) * reference[name]).sum()) for name in both)
+    factor = products / length**2
+    expected = {name: factor * array for name, array in reference.items()}
+    residual, fits = _fit(observed, expected, allowed, length)
+    if not fits or factor == 0.0:
+        return Diagnosis((), _next_best(best, ()))
+    power = 2.0 ** max(1, round(math.log2(abs(factor))))
+    name = LOSS_SCALE if abs(factor / power - 1) < POWER_OF_TWO else SCALED
+    return Diagnosis((name,), {"residual": residual, "factor": factor} | _next_best(best, ()))
+
+
+def _next_best(best: Mapping[str, tuple[float, str]], named: Sequence[str]) -> dict[str, Any]:
+    others = sorted(
+        (residual, name) for name, (residual, _) in best.items() if name not in named and residual < math.inf
+    )
+    return {"next_best": others[0][1], "next_best_residual": others[0][0]} if others else {}

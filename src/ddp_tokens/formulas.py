@@ -1,0 +1,239 @@
+"""The objective's formula and the known wrong ones, as weights of each microbatch's loss sum. Plain fractions.
+
+Whatever a rank divides by, the gradient that DDP leaves in a window is a sum over ranks r and microbatches m
+
+    sum_rm c[r][m] * G[r][m],   G[r][m] = gradient of the sum of the losses of the supervised units of (r, m),
+
+since backward() adds and all-reduce averages. A formula is its c: 1/N everywhere for the token mean. So one process
+that knows every G knows what each mistake would leave, and two formulas are the same on a window when their c are equal
+wherever there is a unit.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import permutations
+
+from ddp_tokens.corpora.rows import Row, supervised_in
+from ddp_tokens.normalization import MEAN_OF_MEANS, TOKEN_MEAN
+from ddp_tokens.plan import Plan, Window
+
+Counts = tuple[tuple[int, ...], ...]
+Weights = tuple[tuple[Fraction, ...], ...]
+Variants = dict[str, Weights | None]
+
+
+@dataclass(frozen=True)
+class WindowFacts:
+    """What can be counted in a window without computing anything; entries are [rank][microbatch].
+
+    `units`: supervised units. `labels`: all of them, those that are not supervised too. `positions`: rows times the
+    longest row, which is what a padded batch holds. `accumulation`: microbatches of a full window; the last window of
+    an epoch may hold fewer. `previous_units`: units of the window before over all ranks, None in the first.
+    """
+
+    units: Counts
+    labels: Counts
+    positions: Counts
+    accumulation: int
+    previous_units: int | None = None
+
+    @property
+    def world_size(self) -> int:
+        return len(self.units)
+
+    @property
+    def microbatches(self) -> int:
+        return max(map(len, self.units))
+
+    @property
+    def total(self) -> int:
+        return sum(map(sum, self.units))
+
+    @property
+    def units_per_rank(self) -> list[int]:
+        return [sum(of_rank) for of_rank in self.units]
+
+    def units_in_microbatch(self, index: int) -> int:
+        """Over all ranks that have a microbatch of this index."""
+        return sum(of_rank[index] for of_rank in self.units if index < len(of_rank))
+
+
+def window_facts(plan: Plan, index: int, rows: Mapping[str, Row]) -> WindowFacts:
+    """Of the plan's window `index`, counted from 0."""
+
+    def counted(count: Callable[[list[Row]], int], window: Window) -> Counts:
+        return tuple(tuple(count([rows[i] for i in microbatch]) for microbatch in of_rank) for of_rank in window)
+
+    return WindowFacts(
+        units=counted(supervised_in, plan[index]),
+        labels=counted(lambda batch: sum(len(row.labels) for row in batch), plan[index]),
+        positions=counted(lambda batch: len(batch) * max(len(row.tokens) for row in batch), plan[index]),
+        accumulation=max(len(of_rank) for window in plan for of_rank in window),
+        previous_units=sum(map(sum, counted(supervised_in, plan[index - 1]))) if index else None,
+    )
+
+
+@dataclass(frozen=True)
+class Formula:
+    """`variants(facts)`: the weights that the mistake may have on a window, by a phrase that tells them apart where it
+    has a choice (which rank is alone?); none where it cannot be made. None in place of weights: it divides by zero.
+    """
+
+    name: str
+    meaning: str
+    variants: Callable[[WindowFacts], Variants]
+
+
+def _each(weight: Callable[[WindowFacts, int, int], Fraction]) -> Callable[[WindowFacts], Variants]:
+    """One variant, from the weight of rank r's microbatch m."""
+
+    def variants(facts: WindowFacts) -> Variants:
+        return {"": _weights(facts, weight)}
+
+    return variants
+
+
+def _weights(facts: WindowFacts, weight: Callable[[WindowFacts, int, int], Fraction]) -> Weights | None:
+    try:
+        return tuple(
+            tuple(weight(facts, rank, index) for index in range(len(of_rank)))
+            for rank, of_rank in enumerate(facts.units)
+        )
+    except ZeroDivisionError:
+        return None
+
+
+def _scaled_by(factor: Callable[[WindowFacts], Fraction]) -> Callable[[WindowFacts], Variants]:
+    """The right direction, in a wrong length."""
+    return _each(lambda facts, r, m: factor(facts) / facts.total)
+
+
+def _one_rank_only(facts: WindowFacts) -> Variants:
+    """Rank k's own W * S_k / N, not averaged with anything."""
+
+    def of(alone: int) -> Weights | None:
+        return _weights(facts, lambda f, r, m: Fraction(f.world_size if r == alone else 0, f.total))
+
+    return {f"rank {k}": of(k) for k in range(facts.world_size)} if facts.world_size > 1 else {}
+
+
+def _another_ranks_rows(facts: WindowFacts) -> Variants:
+    """Rank a computes rank b's rows in place of its own: they count twice, its own not at all."""
+
+    def of(a: int, b: int) -> Weights | None:
+        return _weights(facts, lambda f, r, m: Fraction((r != a) + (r == b), _total_with(f, a, b)))
+
+    return {f"rank {a} computes the rows of rank {b}": of(a, b) for a, b in permutations(range(facts.world_size), 2)}
+
+
+def _total_with(facts: WindowFacts, replaced: int, by: int) -> int:
+    of_rank = facts.units_per_rank
+    return facts.total - of_rank[replaced] + of_rank[by]
+
+
+def _short_window_as_full(facts: WindowFacts) -> Variants:
+    if facts.microbatches >= facts.accumulation:
+        return {}
+    return _scaled_by(lambda facts: Fraction(facts.microbatches, facts.accumulation))(facts)
+
+
+def _stale_count(facts: WindowFacts) -> Variants:
+    previous = facts.previous_units
+    return {} if previous is None else _each(lambda facts, r, m: Fraction(1, previous))(facts)
+
+
+def _last(facts: WindowFacts, rank: int) -> int:
+    return len(facts.units[rank]) - 1
+
+
+RIGHT = Formula(TOKEN_MEAN, "every supervised unit weighs 1/N", _each(lambda f, r, m: Fraction(1, f.total)))
+OF_RANKS = (
+    Formula(
+        MEAN_OF_MEANS,
+        "each rank divides by its own units",
+        _each(lambda f, r, m: Fraction(1, f.world_size * f.units_per_rank[r])),
+    ),
+    Formula("world_size_forgotten", "S/N without W, then averaged", _scaled_by(lambda f: Fraction(1, f.world_size))),
+    Formula("world_size_twice", "W squared times S/N, then averaged", _scaled_by(lambda f: Fraction(f.world_size))),
+    Formula("one_rank_only", "one rank's own gradient, never averaged", _one_rank_only),
+    Formula("another_ranks_rows", "one rank computes another's rows", _another_ranks_rows),
+)
+OF_MICROBATCHES = (
+    Formula(
+        "mean_of_microbatch_means",
+        "each rank averages the means of its microbatches",
+        _each(lambda f, r, m: Fraction(1, f.world_size * len(f.units[r]) * f.units[r][m])),
+    ),
+    Formula(
+        "extra_division_by_accumulation",
+        "the window's mean, divided once more by its microbatches",
+        _scaled_by(lambda f: Fraction(1, f.microbatches)),
+    ),
+    Formula(
+        "one_microbatch_counted",
+        "each microbatch is divided by its own units over all ranks, not the window's",
+        _each(lambda f, r, m: Fraction(1, f.units_in_microbatch(m))),
+    ),
+    Formula(
+        "microbatches_weigh_alike",
+        "the mean of the means of all ranks' microbatches of the same index",
+        _each(lambda f, r, m: Fraction(1, f.microbatches * f.units_in_microbatch(m))),
+    ),
+    Formula(
+        "last_microbatch_only",
+        "earlier microbatches are lost",
+        _each(lambda f, r, m: Fraction(m == _last(f, r), f.total)),
+    ),
+    Formula("first_microbatch_only", "later microbatches are lost", _each(lambda f, r, m: Fraction(m == 0, f.total))),
+)
+OF_DATA = (
+    Formula(
+        "padding_counted",
+        "padded positions are in the denominator",
+        _scaled_by(lambda f: Fraction(f.total, sum(map(sum, f.positions)))),
+    ),
+    Formula(
+        "ignored_labels_counted",
+        "labels that are not supervised are in the denominator",
+        _scaled_by(lambda f: Fraction(f.total, sum(map(sum, f.labels)))),
+    ),
+    Formula("short_window_as_full", "a short last window is divided as if it were full", _short_window_as_full),
+    Formula("stale_count", "the window before gave the denominator", _stale_count),
+)
+KNOWN_WRONG = OF_RANKS + OF_MICROBATCHES + OF_DATA
+MEANINGS = {formula.name: formula.meaning for formula in KNOWN_WRONG}
+
+
+def excluded_by(facts: WindowFacts) -> tuple[Formula, ...]:
+    """The mistakes that a comparison on this window is meant to exclude: those that need several ranks or microbatches.
+
+    None with one rank and one microbatch: there is nothing that could be weighted wrongly.
+    """
+    of_ranks = OF_RANKS if facts.world_size > 1 else ()
+    return of_ranks + (OF_MICROBATCHES if facts.microbatches > 1 else ())
+
+
+def possible_on(facts: WindowFacts) -> tuple[Formula, ...]:
+    """Every mistake that can be made on this window."""
+    return excluded_by(facts) + OF_DATA
+
+
+def alike_on(facts: WindowFacts, one: Formula, other: Formula) -> bool:
+    """Do both, in some variant, weigh each unit of this window the same? Exact: nothing is computed but fractions."""
+    return any(
+        _with_units(facts, a) == _with_units(facts, b)
+        for a in one.variants(facts).values()
+        for b in other.variants(facts).values()
+        if a is not None and b is not None
+    )
+
+
+def _with_units(facts: WindowFacts, weights: Weights) -> list[Fraction]:
+    """A microbatch without a unit has the gradient 0, whatever its weight."""
+    return [
+        weight
+        for of_rank, units in zip(weights, facts.units, strict=True)
+        for weight, count in zip(of_rank, units, strict=True)
+        if count
+    ]

@@ -1,0 +1,158 @@
+"""Power and diagnosis, on random gradients of three ranks and two microbatches, where all formulas differ."""
+
+import math
+from dataclasses import replace
+
+import numpy
+import pytest
+
+from ddp_tokens.checks.gradient_formulas import diagnose, distances, predicted
+from ddp_tokens.checks.gradient_norms import algebra_tolerances, calibrated_tolerances
+from ddp_tokens.formulas import KNOWN_WRONG, excluded_by, possible_on
+from tests.unit.checks.synthetic import FACTS, UNITS, evidence, parts_for, with_observed
+
+N = 36
+OF_RANK = [8, 17, 11]
+# Weight of rank r's microbatch m, each written as the mistake is made.
+MISTAKES = {
+    "mean_of_means": lambda r, m: 1 / OF_RANK[r] / 3,
+    "world_size_forgotten": lambda r, m: 1 / N / 3,
+    "world_size_twice": lambda r, m: 3 * 3 / N / 3,
+    "one_rank_only": lambda r, m: 3 / N if r == 1 else 0,
+    "another_ranks_rows": lambda r, m: {0: 0, 1: 2 / (17 + 17 + 11), 2: 1 / (17 + 17 + 11)}[r],
+    "mean_of_microbatch_means": lambda r, m: 1 / UNITS[r][m] / 2 / 3,
+    "extra_division_by_accumulation": lambda r, m: 1 / N / 2,
+    "one_microbatch_counted": lambda r, m: 1 / [3 + 11 + 7, 5 + 6 + 4][m],
+    "microbatches_weigh_alike": lambda r, m: 1 / [3 + 11 + 7, 5 + 6 + 4][m] / 2,
+    "last_microbatch_only": lambda r, m: 1 / N if m == 1 else 0,
+    "first_microbatch_only": lambda r, m: 1 / N if m == 0 else 0,
+    "padding_counted": lambda r, m: 1 / 59,
+    "ignored_labels_counted": lambda r, m: 1 / 43,
+    "stale_count": lambda r, m: 1 / 29,
+}
+
+
+def diagnosis_of(of, tolerances=None):
+    tolerances = tolerances or algebra_tolerances(of.reference, 1e-12)
+    return diagnose(of.observed, of.reference, of.facts, of.parts, tolerances)
+
+
+def test_every_formula_of_a_full_window_has_its_mistake_here():
+    assert set(MISTAKES) == {formula.name for formula in KNOWN_WRONG} - {"short_window_as_full"}
+    assert sum(OF_RANK) == N == FACTS.total
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_named_and_no_other(name):
+    found = diagnosis_of(evidence(MISTAKES[name]))
+    assert found.names == (name,)
+    assert found.figures["residual"] < 1e-14
+    assert found.figures["next_best_residual"] > 1e-2
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_named_in_float32_too(name):
+    of = evidence(MISTAKES[name], dtype=numpy.float32)
+    found = diagnosis_of(of, calibrated_tolerances(of.reference, of.single, 4))
+    assert found.names == (name,)
+    assert 0 < found.figures["residual"] < 1e-6
+
+
+def test_a_short_window_divided_as_if_full():
+    facts = replace(FACTS, accumulation=5)
+    assert diagnosis_of(evidence(lambda r, m: 2 / 5 / N, facts)).names == ("short_window_as_full",)
+
+
+@pytest.mark.parametrize(
+    ("name", "detail"),
+    [("one_rank_only", "rank 1"), ("another_ranks_rows", "rank 0 computes the rows of rank 1")],
+)
+def test_the_rank_is_named(name, detail):
+    assert diagnosis_of(evidence(MISTAKES[name])).figures["detail"] == detail
+
+
+def test_mistakes_that_coincide_are_named_together():
+    """Two ranks and two microbatches: 1/(2N) is a forgotten world size and an extra division by 2."""
+    facts = replace(FACTS, units=UNITS[:2], labels=FACTS.labels[:2], positions=FACTS.positions[:2])
+    found = diagnosis_of(evidence(lambda r, m: 1 / 25 / 2, facts))
+    assert found.names == ("world_size_forgotten", "extra_division_by_accumulation")
+
+
+def test_an_unknown_mistake_has_no_name():
+    of = evidence()
+    odd = with_observed(of, **{"head.bias": of.observed["head.bias"] + numpy.array([0.0, 0.0, 0.0, 0.5])})
+    found = diagnosis_of(odd)
+    assert found.names == ()
+    assert found.figures["next_best"] in {formula.name for formula in possible_on(FACTS)}
+    assert found.figures["next_best_residual"] > 1e-2
+
+
+@pytest.mark.parametrize(("factor", "name"), [(65536.0, "loss_scale_kept"), (2.0, "loss_scale_kept"), (2.5, "scaled")])
+def test_a_loss_scale_that_was_not_undone(factor, name):
+    found = diagnosis_of(evidence(lambda r, m: factor / N))
+    assert found.names == (name,)
+    assert found.figures["factor"] == pytest.approx(factor, rel=1e-12)
+
+
+def test_a_gradient_of_zero_is_not_the_right_one_scaled():
+    assert diagnosis_of(evidence(lambda r, m: 0.0)).names == ()
+
+
+def test_a_gradient_that_is_not_a_number_comes_from_a_division_by_zero():
+    facts = replace(FACTS, units=((0, 0), *UNITS[1:]))
+    of = evidence(facts=facts)
+    found = diagnosis_of(with_observed(of, **{"head.bias": numpy.full(4, math.nan)}))
+    assert found.names == ("mean_of_means", "mean_of_microbatch_means")
+    assert diagnosis_of(with_observed(evidence(), **{"head.bias": numpy.full(4, math.nan)})).names == ()
+
+
+def test_a_missing_parameter_fits_nothing():
+    of = evidence(MISTAKES["mean_of_means"])
+    incomplete = replace(of, observed={"head.bias": of.observed["head.bias"]})
+    assert diagnosis_of(incomplete).names == ()
+
+
+def distances_on(facts, seed=0, excluded=None):
+    of = evidence(facts=facts, seed=seed)
+    tolerances = algebra_tolerances(of.reference, 1e-12)
+    return distances(excluded or excluded_by(facts), facts, of.parts, of.reference, tolerances)
+
+
+def test_the_distance_is_the_error_of_the_worst_parameter_in_tolerances():
+    """With the norm 1 and a tolerance of 0.25: W twice on three ranks is off by 2, so 8 tolerances."""
+    parts = {
+        (rank, index): {"a": numpy.array([float(u)])} for rank, of in enumerate(UNITS) for index, u in enumerate(of)
+    }
+    found = distances(excluded_by(FACTS), FACTS, parts, {"a": numpy.array([1.0])}, {"a": 0.25})
+    assert found["world_size_twice"] == pytest.approx(8.0)
+    assert found["world_size_forgotten"] == pytest.approx((1 - 1 / 3) * 4)
+    # Every unit has the gradient 1, so each rank's mean is 1 as well: the rows cannot tell, whatever the counts.
+    assert found["mean_of_means"] == pytest.approx(0.0, abs=1e-12)
+
+
+def test_the_nearest_variant_counts():
+    """Rank k alone leaves 3 x 8/36, 3 x 17/36 or 3 x 11/36 of the units' 1: the nearest, 33/36, is off by 3/36."""
+    parts = {
+        (rank, index): {"a": numpy.array([float(u)])} for rank, of in enumerate(UNITS) for index, u in enumerate(of)
+    }
+    found = distances(excluded_by(FACTS), FACTS, parts, {"a": numpy.array([1.0])}, {"a": 1.0})
+    assert found["one_rank_only"] == pytest.approx(3 / 36)
+
+
+def test_equal_counts_bring_a_mean_of_means_to_no_distance():
+    """Up to rounding, which is 1e-16 of a norm and so 1e-4 tolerances."""
+    assert distances_on(replace(FACTS, units=((3, 5), (2, 6), (7, 1))))["mean_of_means"] < 0.01
+    assert distances_on(FACTS)["mean_of_means"] > 1e9
+
+
+def test_a_formula_that_divides_by_zero_is_infinitely_far():
+    found = distances_on(replace(FACTS, units=((0, 0), *UNITS[1:])))
+    assert found["mean_of_means"] == math.inf
+
+
+def test_a_prediction_is_the_weighted_sum_of_the_parts():
+    parts = parts_for(UNITS)
+    weights = tuple(tuple((r + 1) * 10.0 + m for m in range(2)) for r in range(3))
+    found = predicted(weights, parts)["head.bias"]
+    by_hand = sum(weights[r][m] * parts[r, m]["head.bias"] for r in range(3) for m in range(2))
+    assert found == pytest.approx(by_hand, rel=1e-15)

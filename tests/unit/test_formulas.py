@@ -1,0 +1,163 @@
+"""Sums (12, 108) over counts (12, 36), as microbatches (4, 8 | 30, 78) over (4, 8 | 9, 27): the mean is 2.5."""
+
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+
+from ddp_tokens.formulas import (
+    KNOWN_WRONG,
+    MEANINGS,
+    OF_DATA,
+    OF_MICROBATCHES,
+    OF_RANKS,
+    RIGHT,
+    WindowFacts,
+    alike_on,
+    excluded_by,
+    possible_on,
+    window_facts,
+)
+from tests.helpers import make_row
+
+SUMS = ((4, 8), (30, 78))
+UNITS = ((4, 8), (9, 27))
+FACTS = WindowFacts(
+    units=UNITS, labels=((5, 8), (10, 27)), positions=((6, 10), (20, 44)), accumulation=2, previous_units=40
+)
+BY_NAME = {formula.name: formula for formula in (RIGHT, *KNOWN_WRONG)}
+
+
+def left_by(name, facts=FACTS, sums=SUMS):
+    """What the formula makes of the sums, one value per variant."""
+    return [
+        sum(
+            w * s for of_rank, of_sums in zip(weights, sums, strict=True) for w, s in zip(of_rank, of_sums, strict=True)
+        )
+        for weights in BY_NAME[name].variants(facts).values()
+    ]
+
+
+def averaged(*of_ranks):
+    """What DDP makes of one value per rank."""
+    return sum(of_ranks) / Fraction(len(of_ranks))
+
+
+F = Fraction
+BY_HAND = {
+    "token_mean": [F(120, 48)],
+    "mean_of_means": [averaged(F(12, 12), F(108, 36))],  # 2.0
+    "world_size_forgotten": [averaged(F(12, 48), F(108, 48))],  # 1.25
+    "world_size_twice": [averaged(F(4 * 12, 48), F(4 * 108, 48))],  # 5.0
+    "one_rank_only": [F(2 * 12, 48), F(2 * 108, 48)],
+    "another_ranks_rows": [averaged(F(2 * 108, 72), F(2 * 108, 72)), averaged(F(2 * 12, 24), F(2 * 12, 24))],
+    "mean_of_microbatch_means": [averaged(F(1, 2) * (F(4, 4) + F(8, 8)), F(1, 2) * (F(30, 9) + F(78, 27)))],
+    "extra_division_by_accumulation": [F(120, 48) / 2],  # 1.25
+    "one_microbatch_counted": [F(34, 13) + F(86, 35)],
+    "microbatches_weigh_alike": [(F(34, 13) + F(86, 35)) / 2],
+    "last_microbatch_only": [F(86, 48)],
+    "first_microbatch_only": [F(34, 48)],
+    "padding_counted": [F(120, 80)],
+    "ignored_labels_counted": [F(120, 50)],
+    "short_window_as_full": [],  # this one is full
+    "stale_count": [F(120, 40)],
+}
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_what_a_formula_makes_of_the_sums(name):
+    assert left_by(name) == BY_HAND[name]
+
+
+def test_every_formula_is_derived_here():
+    assert set(BY_HAND) == set(BY_NAME)
+    assert set(MEANINGS) == set(BY_NAME) - {"token_mean"}
+    assert KNOWN_WRONG == OF_RANKS + OF_MICROBATCHES + OF_DATA
+
+
+def test_a_short_last_window_divided_as_if_full():
+    """Accumulation 4, two microbatches left, as reported: the window's mean is halved."""
+    assert left_by("short_window_as_full", replace(FACTS, accumulation=4)) == [F(120, 48) * F(2, 4)]
+
+
+def test_without_a_window_before_no_count_can_be_stale():
+    assert left_by("stale_count", replace(FACTS, previous_units=None)) == []
+
+
+def test_the_variants_of_a_choice_are_told_apart():
+    three = replace(FACTS, units=((1,), (2,), (3,)), labels=((1,), (2,), (3,)), positions=((1,), (2,), (3,)))
+    assert list(BY_NAME["one_rank_only"].variants(three)) == ["rank 0", "rank 1", "rank 2"]
+    assert "rank 2 computes the rows of rank 0" in BY_NAME["another_ranks_rows"].variants(three)
+    # Rank 2 in place of itself computes rank 0's one unit: 1 + 2 + 1 units, those of rank 0 twice.
+    weights = BY_NAME["another_ranks_rows"].variants(three)["rank 2 computes the rows of rank 0"]
+    assert weights == ((F(2, 4),), (F(1, 4),), (F(0),))
+
+
+def test_a_division_by_zero_has_no_weights():
+    empty = replace(FACTS, units=((0, 0), (9, 27)))
+    undefined = [formula.name for formula in possible_on(empty) if None in formula.variants(empty).values()]
+    assert undefined == ["mean_of_means", "another_ranks_rows", "mean_of_microbatch_means"]
+
+
+ONE_RANK = replace(FACTS, units=((4, 8),), labels=((5, 8),), positions=((6, 10),))
+ONE_OF_EACH = replace(FACTS, units=((4,), (9,)), labels=((5,), (10,)), positions=((6,), (20,)))
+ALONE = replace(FACTS, units=((4,),), labels=((5,),), positions=((6,),))
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [(FACTS, OF_RANKS + OF_MICROBATCHES), (ONE_RANK, OF_MICROBATCHES), (ONE_OF_EACH, OF_RANKS), (ALONE, ())],
+)
+def test_what_a_window_is_meant_to_exclude(facts, expected):
+    assert excluded_by(facts) == expected
+    assert possible_on(facts) == expected + OF_DATA
+
+
+def alike(name, facts):
+    return alike_on(facts, RIGHT, BY_NAME[name])
+
+
+def test_equal_counts_make_a_mean_of_means_the_token_mean():
+    equal = replace(FACTS, units=((4, 8), (9, 3)))
+    assert alike("mean_of_means", equal)
+    assert not alike("mean_of_means", FACTS)
+    assert not alike("mean_of_microbatch_means", equal)
+    assert alike("mean_of_microbatch_means", replace(FACTS, units=((6, 6), (6, 6))))
+
+
+def test_one_unit_more_makes_them_differ():
+    """Fractions are exact: no imbalance is too small."""
+    assert not alike("mean_of_means", replace(FACTS, units=((10**9, 0), (10**9 + 1, 0))))
+
+
+def test_a_microbatch_without_units_has_no_say():
+    """Everything in the last microbatch: losing the first loses nothing."""
+    assert alike("last_microbatch_only", replace(FACTS, units=((0, 8), (0, 27))))
+    assert not alike("last_microbatch_only", replace(FACTS, units=((0, 8), (1, 27))))
+
+
+def test_a_missing_world_size_and_an_extra_division_by_two_are_one_on_two_ranks_and_two_microbatches():
+    forgotten, divided = BY_NAME["world_size_forgotten"], BY_NAME["extra_division_by_accumulation"]
+    assert alike_on(FACTS, forgotten, divided)
+    three_ranks = replace(FACTS, units=(*UNITS, (1, 1)))
+    assert not alike_on(three_ranks, forgotten, divided)
+
+
+def test_facts_are_counted_from_rows():
+    """Rows of 3 and 5 tokens in one microbatch hold 2 x 5 padded positions."""
+    rows = {"a": make_row("a", 3, units=2), "b": make_row("b", 5), "c": make_row("c", 4, units=1)}
+    plan = [[[["a", "b"], ["c"]], [["c"], ["c"]]], [[["c"]], [["a"]]]]
+    assert window_facts(plan, 0, rows) == WindowFacts(((7, 1), (1, 1)), ((8, 4), (4, 4)), ((10, 4), (4, 4)), 2, None)
+    short = window_facts(plan, 1, rows)
+    assert (short.units, short.accumulation, short.microbatches) == (((1,), (2,)), 2, 1)
+    assert short.previous_units == 10
+    assert (short.total, short.units_per_rank, short.world_size) == (3, [1, 2], 2)
+
+
+def test_microbatches_may_differ_in_number_between_ranks():
+    uneven = replace(FACTS, units=((4,), (9, 27)), labels=((5,), (10, 27)), positions=((6,), (20, 44)))
+    assert (uneven.microbatches, uneven.units_in_microbatch(0), uneven.units_in_microbatch(1)) == (2, 13, 27)
+    assert left_by("last_microbatch_only", uneven, ((4,), (30, 78))) == [F(4 + 78, 40)]
+    assert left_by("mean_of_microbatch_means", uneven, ((4,), (30, 78))) == [
+        averaged(F(4, 4), (F(30, 9) + F(78, 27)) / 2)
+    ]
