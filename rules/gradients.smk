@@ -53,6 +53,7 @@ rule gradients:
         token_mean_float64="results/{experiment}/gradients/token_mean.float64.safetensors",
         mean_of_means_native="results/{experiment}/gradients/mean_of_means.native.safetensors",
         mean_of_means_float64="results/{experiment}/gradients/mean_of_means.float64.safetensors",
+        window=directory("results/{experiment}/window"),
         zero_window=directory("results/{experiment}/zero_window"),
     log:
         "results/{experiment}/logs/gradients.log",
@@ -96,6 +97,24 @@ rule check_parity:
         "{wildcards.experiment}: the distributed gradient against the reference"
     script:
         "../workflow_scripts/check_parity.py"
+
+
+rule check_window:
+    input:
+        settings="results/{experiment}/settings/check_window.json",
+        traces=rules.gradients.output.window,
+    output:
+        verdicts="results/{experiment}/checks/window.json",
+    log:
+        "results/{experiment}/logs/check_window.log",
+    benchmark:
+        "results/{experiment}/benchmarks/check_window.tsv"
+    conda:
+        "../envs/environment.yaml"
+    message:
+        "{wildcards.experiment}: one reduction per window, after its last microbatch"
+    script:
+        "../workflow_scripts/check_window.py"
 
 
 rule check_zero_window:

@@ -63,6 +63,7 @@ rule summary:
         checks=[
             rules.check_loss.output.verdicts,
             rules.check_parity.output.verdicts,
+            rules.check_window.output.verdicts,
             rules.check_zero_window.output.verdicts,
             rules.check_resume.output.verdicts,
             rules.check_replicas.output.verdicts,

@@ -57,6 +57,13 @@ def check_parity(experiment: Experiment, at: Layout) -> int:
     return _conclude(at, "gradient_parity", verdicts)
 
 
+def check_window(experiment: Experiment, at: Layout) -> int:
+    """one reduction per window, after its last microbatch; needs ddp_tokens.gradients"""
+    from ddp_tokens.checks.window import check_window
+
+    return _conclude(at, "window", check_window(at.window))
+
+
 def check_zero_window(experiment: Experiment, at: Layout) -> int:
     """an empty window is refused by every rank; needs ddp_tokens.gradients"""
     from ddp_tokens.checks.zero_window import check_zero_window
@@ -117,6 +124,7 @@ COMMANDS: dict[str, Callable[[Experiment, Layout], int]] = {
     "reference": reference,
     "check-loss": check_loss,
     "check-parity": check_parity,
+    "check-window": check_window,
     "check-zero-window": check_zero_window,
     "check-resume": check_resume,
     "check-replicas": check_replicas,

@@ -6,8 +6,9 @@ Started once per rank: torchrun --standalone --nproc-per-node=W -m ddp_tokens.gr
 import os
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -26,11 +27,14 @@ from ddp_tokens.plan import microbatches_of, windows_to_compare
 from ddp_tokens.reference import DTYPES, gradients_of, named_gradients
 from ddp_tokens.tensors import save_tensors
 from ddp_tokens.window import accumulate, count_window
+from ddp_tokens.window_trace import trace
 from ddp_tokens.workloads import Workload, load
 from ddp_tokens.world import World, world_from_environment
 
 PROGRAM = "ddp_tokens.gradients"
 Microbatches = Sequence[Sequence[Row]]
+# Takes the model through a window of this rank's microbatches, with the window's name, and leaves a gradient.
+Way = Callable[[DistributedDataParallel, Workload, Microbatches, str, World], object]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -46,45 +50,84 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def write_gradients(experiment: Experiment, at: Layout, prepared: Prepared, world: World) -> None:
-    """Rank 0 writes one dump per formula and dtype; each rank writes what it says to an empty window."""
+    """Rank 0 writes one dump per formula and dtype; each rank writes how its first window went, and what it says to an
+    empty one.
+    """
     workload = load(experiment.workload)
-    for dtype_name, dtype in DTYPES.items():
+
+    def wrapped(dtype: torch.dtype) -> DistributedDataParallel:
         bare = initial_model(experiment, workload, prepared.shape, at.initial, world.device, dtype)
-        model = wrap_for_ddp(bare, world)
-        dumps = gradient_dumps(model, workload, prepared, world)
-        if world.is_main:
-            for formula, dump in dumps.items():
+        return wrap_for_ddp(bare.eval(), world)
+
+    cases = windows_to_compare(prepared.plan, prepared.rows)
+    for dtype_name, dtype in DTYPES.items():
+        model = wrapped(dtype)
+        for formula, way in WAYS.items():
+            dump = gradients_left_by(way, model, workload, prepared, cases, world)
+            if world.is_main:
                 save_tensors(at.gradients(formula, dtype_name), dump)
-    refusal = refuse_empty_window(model, workload, microbatches_of(prepared.plan[0], world.rank, prepared.rows), world)
+    first = microbatches_of(prepared.plan[0], world.rank, prepared.rows)
+    _write_by_rank(at.window, traced(token_mean, wrapped(DTYPES["native"]), workload, first, world), world)
+    _write_by_rank(at.zero_window, refuse_empty_window(wrapped(DTYPES["native"]), workload, first, world), world)
+
+
+def _write_by_rank(directory: Path, record: dict[str, object], world: World) -> None:
+    """Nothing of an earlier run with more ranks stays."""
     if world.is_main:
-        shutil.rmtree(at.zero_window, ignore_errors=True)
+        shutil.rmtree(directory, ignore_errors=True)
     barrier()
-    write_json(at.zero_window / f"rank-{world.rank}.json", refusal)
+    about = {"rank": world.rank, "world_size": world.size}
+    write_json(directory / f"rank-{world.rank}.json", about | record)
 
 
-def gradient_dumps(
-    model: DistributedDataParallel, workload: Workload, prepared: Prepared, world: World
-) -> dict[str, dict[str, torch.Tensor]]:
-    """Formula -> gradients by CASE/PARAMETER, as every rank holds them after DDP's averaging, dropout off."""
-    model.eval()
-    dumps: dict[str, dict[str, torch.Tensor]] = {TOKEN_MEAN: {}, MEAN_OF_MEANS: {}}
-    for case, index in windows_to_compare(prepared.plan, prepared.rows).items():
-        microbatches = microbatches_of(prepared.plan[index], world.rank, prepared.rows)
-        for formula, dump in dumps.items():
-            normalize = normalization(formula, microbatches, index, world)
-            accumulate(model, workload, [workload.collate(rows, world.device) for rows in microbatches], normalize)
-            dump |= named_gradients(case, gradients_of(model.module))
-    return dumps
+def gradients_left_by(
+    way: Way,
+    model: DistributedDataParallel,
+    workload: Workload,
+    prepared: Prepared,
+    cases: Mapping[str, int],
+    world: World,
+) -> dict[str, torch.Tensor]:
+    """Gradients by CASE/PARAMETER, as this rank holds them after DDP's averaging. `cases`: name -> index of window."""
+    dump: dict[str, torch.Tensor] = {}
+    for case, index in cases.items():
+        way(model, workload, microbatches_of(prepared.plan[index], world.rank, prepared.rows), name_of(index), world)
+        dump |= named_gradients(case, gradients_of(model.module))
+    return dump
 
 
-def normalization(
-    formula: str, microbatches: Microbatches, index: int, world: World
-) -> Callable[[torch.Tensor], torch.Tensor]:
-    """What turns a microbatch's loss sum into the loss to backpropagate. One all-reduce."""
-    local, total = count_window(microbatches, f"window {index + 1}", world.device)
-    if formula == TOKEN_MEAN:
-        return partial(global_token_loss, global_count=total, world_size=world.size)
-    return partial(mean_of_means_loss, local_count=local)
+def token_mean(
+    model: DistributedDataParallel, workload: Workload, microbatches: Microbatches, name: str, world: World
+) -> None:
+    """As training does it: one all-reduce of the count, then W * S_r / N."""
+    _, total = count_window(microbatches, name, world.device)
+    normalize = partial(global_token_loss, global_count=total, world_size=world.size)
+    accumulate(model, workload, [workload.collate(rows, world.device) for rows in microbatches], normalize)
+
+
+def mean_of_means(
+    model: DistributedDataParallel, workload: Workload, microbatches: Microbatches, name: str, world: World
+) -> None:
+    """The known mistake: S_r / N_r."""
+    local, _ = count_window(microbatches, name, world.device)
+    normalize = partial(mean_of_means_loss, local_count=local)
+    accumulate(model, workload, [workload.collate(rows, world.device) for rows in microbatches], normalize)
+
+
+WAYS: Mapping[str, Way] = {TOKEN_MEAN: token_mean, MEAN_OF_MEANS: mean_of_means}
+
+
+def name_of(index: int) -> str:
+    return f"window {index + 1}"
+
+
+def traced(
+    way: Way, model: DistributedDataParallel, workload: Workload, microbatches: Microbatches, world: World
+) -> dict[str, object]:
+    return {
+        "microbatches": len(microbatches),
+        **trace(model, lambda: way(model, workload, microbatches, name_of(0), world)),
+    }
 
 
 def refuse_empty_window(
@@ -96,15 +139,12 @@ def refuse_empty_window(
     emptied = [[row.unsupervised() for row in rows] for rows in microbatches]
     name, message = "window 1, with all of its labels ignored,", None
     try:
-        _, total = count_window(emptied, name, world.device)
-        normalize = partial(global_token_loss, global_count=total, world_size=world.size)
-        accumulate(model, workload, [workload.collate(rows, world.device) for rows in emptied], normalize)
+        token_mean(model, workload, emptied, name, world)
         optimizer.step()
     except EmptyWindowError as error:
         message = str(error)
     moved = any(not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
-    about = {"rank": world.rank, "world_size": world.size, "window": name}
-    return about | {"error": message, "parameters_moved": moved}
+    return {"window": name, "error": message, "parameters_moved": moved}
 
 
 if __name__ == "__main__":

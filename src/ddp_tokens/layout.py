@@ -36,6 +36,10 @@ class Layout:
     def zero_window(self) -> Path:
         return self.root / "zero_window"
 
+    @property
+    def window(self) -> Path:
+        return self.root / "window"
+
     def check(self, name: str) -> Path:
         return self.root / "checks" / f"{name}.json"
 

@@ -33,6 +33,7 @@ QUESTIONS = {
     "in float64 only the formula can make a difference. Two windows: the first, and the one whose ranks differ most "
     "in supervised units. A tolerance has an absolute and a relative part and a value may use both, so a relative "
     "error above the relative part can still be within tolerance.",
+    "window": "Does a window reduce once, after its last microbatch, and is nothing cleared or moved inside it?",
     "zero_window": "Does every rank refuse a window without a supervised unit, and is nothing changed?",
     "resume": "Is the interrupted and resumed run the uninterrupted one, bit for bit?",
     "replicas": "Do all ranks hold the same parameters after training?",
