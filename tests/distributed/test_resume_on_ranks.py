@@ -39,8 +39,9 @@ def test_a_resumed_run_is_the_continuous_one(trained, world_size):
     assert SETTINGS["optimizer"]["momentum"] > 0
     tiny = trained(world_size)
     verdicts = tiny.resume_verdicts()
-    ranks = {f"rank_{rank}" for rank in range(world_size)}
-    assert verdicts.keys() == {"checkpoints_whole", "weights_moved", "parameters", "optimizer_state", "history"} | ranks
+    ranks = {f"{what}{rank}" for what in ("start_rank_", "rows_rank_", "rank_") for rank in range(world_size)}
+    common = {"checkpoints_whole", "identity", "weights_moved", "parameters", "optimizer_state", "history"}
+    assert verdicts.keys() == common | ranks
     assert {case: verdict.first_difference for case, verdict in verdicts.items() if not verdict.as_expected} == {}
     assert verdicts["weights_moved"].observed["max_abs_difference"] > 1e-3
     assert verdicts["parameters"].observed["values"] > 500
@@ -135,7 +136,7 @@ def test_three_ranks_resume_exactly_when_buckets_keep_their_layout(copy_of):
 def resume_with_fault(world: World, arguments: list[str], fault: str) -> dict[str, Any]:
     """Resume with one thing wrong; `fired` counts how often the wrong code ran."""
     fired = []
-    load_optimizer, restore_generators = checkpoint._load_optimizer, checkpoint._restore_generators
+    load_optimizer, restore_generators = checkpoint._load_optimizer, checkpoint.restore_generators
 
     def forget(*_: Any) -> None:
         fired.append(fault)
@@ -154,9 +155,9 @@ def resume_with_fault(world: World, arguments: list[str], fault: str) -> dict[st
         fired.append(fault)
 
     attribute, wrong = {
-        "none": ("_restore_generators", nothing_wrong),
-        "generators not restored": ("_restore_generators", forget),
-        "generators restored too early": ("_restore_generators", draw_afterwards),
+        "none": ("restore_generators", nothing_wrong),
+        "generators not restored": ("restore_generators", forget),
+        "generators restored too early": ("restore_generators", draw_afterwards),
         "momentum lost": ("_load_optimizer", forget),
         "momentum zeroed": ("_load_optimizer", zero_momentum),
     }[fault]
@@ -194,7 +195,7 @@ def test_training_twice_gives_the_same_files(copy_of):
     before = {path: sha256(path) for path in tiny.at.run("continuous").rglob("*") if path.is_file()}
     assert [rank["code"] for rank in tiny.train("--continuous")] == [0, 0]
     assert {path: sha256(path) for path in tiny.at.run("continuous").rglob("*") if path.is_file()} == before
-    assert len(before) == 8 + 1 + 2 * 2
+    assert len(before) == 8 + 1 + 2 * 4
 
 
 def resume_in_parts(world: World, config: str, results: str) -> None:
