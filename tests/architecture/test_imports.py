@@ -139,6 +139,7 @@ WITHOUT_TORCH = [
     "ddp_tokens.report",
     "ddp_tokens.build",
     "ddp_tokens.cli",
+    "ddp_tokens.controls.resume_cases",
     *(name for name in modules() if room_of(name) == "checks"),
 ]
 

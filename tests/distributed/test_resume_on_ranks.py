@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ddp_tokens import checkpoint
 from ddp_tokens import train as train_module
 from ddp_tokens.checkpoint_files import verify
+from ddp_tokens.checks.verdict import Verdict, diagnosis_of
 from ddp_tokens.config import load_experiment
 from ddp_tokens.files import read_json, read_json_lines, sha256
 from ddp_tokens.layout import Layout
@@ -165,29 +166,34 @@ def resume_with_fault(world: World, arguments: list[str], fault: str) -> dict[st
     return train_as_program(world, arguments) | {"fired": len(fired)}
 
 
-def resumed_with_fault(tiny: Tiny, fault: str) -> dict[str, str]:
+def resumed_with_fault(tiny: Tiny, fault: str) -> dict[str, Verdict]:
     arguments = tiny.arguments("--resume", str(tiny.interrupted))
     ranks = run_ranks(resume_with_fault, tiny.world_size, tiny.folder, arguments, fault, joined=False)
     assert [(rank["code"], rank["fired"]) for rank in ranks] == [(0, 1)] * tiny.world_size
-    return outcomes(tiny)
+    return tiny.resume_verdicts()
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
 @pytest.mark.parametrize(
-    "fault",
-    ["generators not restored", "generators restored too early", "momentum lost", "momentum zeroed"],
+    ("fault", "diagnosis"),
+    [
+        ("generators not restored", ("generators_not_restored",)),
+        ("generators restored too early", ("drawn_from_after_restoring",)),
+        ("momentum lost", ("optimizer_state_lost",)),
+        ("momentum zeroed", ()),
+    ],
 )
-def test_the_check_notices_what_a_resume_forgets(copy_of, world_size, fault):
+def test_the_check_notices_what_a_resume_forgets(copy_of, world_size, fault, diagnosis):
     """Known failure rng-restored-too-early among them: weights still move and the rows are right, the path differs."""
-    found = resumed_with_fault(copy_of(world_size), fault)
-    assert found["weights_moved"] == "pass"
-    assert found["parameters"] == "fail"
-    assert found["optimizer_state"] == "fail"
-    assert found["history"] == "fail"
+    verdicts = resumed_with_fault(copy_of(world_size), fault)
+    failed = {case for case, verdict in verdicts.items() if verdict.outcome == "fail"}
+    of_ranks = [{f"start_rank_{rank}", f"rank_{rank}"} for rank in range(world_size)]
+    assert failed == {"parameters", "optimizer_state", "history"}.union(*of_ranks)
+    assert diagnosis_of(verdicts.values()) == diagnosis
 
 
 def test_the_same_patch_without_a_fault_passes(copy_of):
-    assert set(resumed_with_fault(copy_of(2), "none").values()) == {"pass"}
+    assert {verdict.outcome for verdict in resumed_with_fault(copy_of(2), "none").values()} == {"pass"}
 
 
 def test_training_twice_gives_the_same_files(copy_of):
