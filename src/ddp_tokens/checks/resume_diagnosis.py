@@ -69,7 +69,8 @@ def of_start(
         ONLY_SEED_RESTORED: _same(start, when_seeded, generators),
     }
     observed = {}
-    if generators == ["torch_cpu"]:
+    stands_elsewhere = (RANK_FILES_SWAPPED, GENERATORS_NOT_RESTORED, ONLY_SEED_RESTORED)
+    if generators == ["torch_cpu"] and not any(explained[name] for name in stands_elsewhere):
         words = words_between(checkpoint.generators["torch_cpu"], start.generators["torch_cpu"])
         if words:
             explained[DRAWN_FROM_AFTER_RESTORING] = True
