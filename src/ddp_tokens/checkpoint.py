@@ -1,20 +1,19 @@
 """All that a resume needs, written atomically and verified on reading. Tensors are safetensors, the rest is JSON."""
 
 import os
-import random
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy
 import torch
 
 from ddp_tokens import checkpoint_files as names
 from ddp_tokens.distributed import barrier, sum_over_ranks
 from ddp_tokens.errors import CheckpointError
 from ddp_tokens.files import read_json, sync_directory, write_json
+from ddp_tokens.generators import Generators, read_generators, restore_generators
 from ddp_tokens.tensors import load_tensors, save_tensors
 from ddp_tokens.world import World
 
@@ -71,7 +70,8 @@ def load(directory: Path, state: TrainingState, identity: Mapping[str, Any], wor
     state.history[:] = common["history"]
     state.rank_history[:] = rank_part["history"]
     # Last: building a model and an optimizer draws numbers, and nothing may draw between here and the next window.
-    _restore_generators(rank_part, load_tensors(directory / names.rank_tensors(world.rank)))
+    tensors = load_tensors(directory / names.rank_tensors(world.rank))
+    restore_generators(Generators({name: rank_part[name] for name in names.PLAIN_GENERATORS}, tensors))
 
 
 def _require_usable_on_all_ranks(directory: Path, identity: Mapping[str, Any], world: World) -> None:
@@ -88,42 +88,27 @@ def _require_usable_on_all_ranks(directory: Path, identity: Mapping[str, Any], w
         raise CheckpointError(problem or others)
 
 
+def common_document(state: TrainingState, optimizer_scalars: Mapping[str, Any]) -> dict[str, Any]:
+    """What common.json holds of the state; the identity comes besides."""
+    return {"optimizer": dict(optimizer_scalars), "history": state.history}
+
+
+def rank_document(state: TrainingState, generators: Generators) -> dict[str, Any]:
+    """What rank-R.json holds of the state; the rank's number comes besides."""
+    return {**generators.plain, "history": state.rank_history}
+
+
 def _write_common_part(directory: Path, state: TrainingState, identity: Mapping[str, Any]) -> None:
-    tensors, scalars = _split_optimizer(state)
+    tensors, scalars = split_optimizer(state)
     save_tensors(directory / names.MODEL, state.model.state_dict())
     save_tensors(directory / names.OPTIMIZER, tensors)
-    common = {"identity": dict(identity), "optimizer": scalars, "history": state.history}
-    write_json(directory / names.COMMON, common)
+    write_json(directory / names.COMMON, {"identity": dict(identity)} | common_document(state, scalars))
 
 
 def _write_rank_part(directory: Path, state: TrainingState, world: World) -> None:
-    _, python_state, gauss_next = random.getstate()
-    generators = {"torch_cpu": torch.get_rng_state()}
-    if world.device.startswith("cuda"):
-        generators["torch_cuda"] = torch.cuda.get_rng_state()
-    save_tensors(directory / names.rank_tensors(world.rank), generators)
-    rank_part = {
-        "rank": world.rank,
-        "python": [list(python_state), gauss_next],
-        "numpy": _numpy_state(),
-        "history": state.rank_history,
-    }
-    write_json(directory / names.rank_state(world.rank), rank_part)
-
-
-def _restore_generators(rank_part: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
-    python_state, gauss_next = rank_part["python"]
-    random.setstate((random.getstate()[0], tuple(python_state), gauss_next))
-    kind, keys, *rest = rank_part["numpy"]
-    numpy.random.set_state((kind, numpy.array(keys, dtype=numpy.uint32), *rest))
-    torch.set_rng_state(tensors["torch_cpu"])
-    if "torch_cuda" in tensors:
-        torch.cuda.set_rng_state(tensors["torch_cuda"])
-
-
-def _numpy_state() -> list[Any]:
-    kind, keys, position, has_gauss, cached_gaussian = numpy.random.get_state(legacy=True)
-    return [kind, numpy.asarray(keys).tolist(), int(position), int(has_gauss), float(cached_gaussian)]
+    generators = read_generators(world.device)
+    save_tensors(directory / names.rank_tensors(world.rank), generators.tensors)
+    write_json(directory / names.rank_state(world.rank), {"rank": world.rank} | rank_document(state, generators))
 
 
 def _parameter_names(state: TrainingState) -> list[str]:
@@ -132,7 +117,7 @@ def _parameter_names(state: TrainingState) -> list[str]:
     return [name_of[id(parameter)] for group in state.optimizer.param_groups for parameter in group["params"]]
 
 
-def _split_optimizer(state: TrainingState) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+def split_optimizer(state: TrainingState) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """The optimizer's state by parameter name: tensors under `NAME/KEY`, everything else for JSON."""
     parameter_names = _parameter_names(state)
     document = state.optimizer.state_dict()

@@ -17,6 +17,8 @@ MANIFEST = "manifest.json"
 MODEL = "model.safetensors"
 OPTIMIZER = "optimizer.safetensors"
 COMMON = "common.json"
+PLAIN_GENERATORS = ("python", "numpy")  # in rank-R.json
+TORCH_GENERATORS = ("torch_cpu", "torch_cuda")  # in rank-R.safetensors
 ANOTHER = "delete it and train that run again, or use another checkpoint"
 
 

@@ -93,6 +93,15 @@ def sha256(path: Path | str) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
+def sha256_of_bytes(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def sha256_of_json(value: Any) -> str:
+    """The same for equal values, whether they were just computed or read from a file."""
+    return sha256_of_bytes(to_json(value).encode())
+
+
 def digests(paths: Iterable[Path | str]) -> dict[str, str]:
     """Path -> SHA-256, sorted by path: the `evidence` of a verdict."""
     return {str(path): sha256(path) for path in sorted(paths, key=str)}

@@ -11,9 +11,15 @@ from ddp_tokens.errors import EvidenceError
 from ddp_tokens.files import write_bytes
 
 
-def save_tensors(path: Path | str, tensors: Mapping[str, torch.Tensor]) -> None:
+def tensor_bytes(tensors: Mapping[str, torch.Tensor]) -> bytes:
+    """What the file of these tensors holds."""
     plain = {name: tensors[name].detach().cpu().contiguous() for name in sorted(tensors)}
-    write_bytes(path, safetensors.torch.save(plain))
+    data: bytes = safetensors.torch.save(plain)
+    return data
+
+
+def save_tensors(path: Path | str, tensors: Mapping[str, torch.Tensor]) -> None:
+    write_bytes(path, tensor_bytes(tensors))
 
 
 def load_tensors(path: Path | str) -> dict[str, torch.Tensor]:

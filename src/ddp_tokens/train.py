@@ -8,11 +8,13 @@ import logging
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
 from ddp_tokens.checkpoint import TrainingState, load, save
@@ -21,13 +23,16 @@ from ddp_tokens.determinism import make_deterministic, seed_rank
 from ddp_tokens.distributed import barrier, claim_device, process_group, wrap_for_ddp
 from ddp_tokens.errors import CheckpointError
 from ddp_tokens.files import sha256, write_json_lines
+from ddp_tokens.generators import read_generators
 from ddp_tokens.guard import require_proven
 from ddp_tokens.inputs import Prepared, initial_model, read_prepared, require_initial
 from ddp_tokens.layout import Layout, checkpoint_name
 from ddp_tokens.options import parse, run_as_program
+from ddp_tokens.start import StartRecord, take_start, write_start
 from ddp_tokens.steps import dump
 from ddp_tokens.tensors import save_tensors
 from ddp_tokens.trainer import build_optimizer, train
+from ddp_tokens.workloads import Workload
 from ddp_tokens.workloads import load as load_workload
 from ddp_tokens.world import World, world_from_environment
 
@@ -51,14 +56,36 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def run_training(experiment: Experiment, at: Layout, world: World, run: str, resume: Path | None) -> None:
-    """Write runs/RUN/: a checkpoint at the last update, the global history, and per rank its history and parameters."""
+    """Write runs/RUN/: a checkpoint at the last update, the global history, and per rank what it started from, its
+    history and its parameters.
+    """
     prepared = read_prepared(experiment, at)
     require_initial(at.initial)
     identity = run_identity(experiment, at)
     until = experiment.interrupt_at if run == "interrupt" else experiment.steps
     with process_group(experiment.resolved_backend, experiment.timeout_s):
-        state = _train_until(until, experiment, at, prepared, world, resume, identity)
-        write_run(at.run(run), state, identity, world)
+        state, start = _train_until(until, experiment, at, prepared, world, resume, identity)
+        write_run(at.run(run), state, start, identity, world)
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A new process's model and state. `when_seeded`: digests of the generators before the model was built."""
+
+    workload: Workload
+    model: DistributedDataParallel
+    state: TrainingState
+    when_seeded: Mapping[str, str]
+
+
+def begin(experiment: Experiment, prepared: Prepared, initial: Path, world: World) -> Begun:
+    """Every rank calls this: seed, build the model with the weights of `initial`, wrap it, build the optimizer."""
+    workload = load_workload(experiment.workload)
+    seed_rank(experiment.seed, world.rank)
+    when_seeded = read_generators(world.device).digests
+    bare = initial_model(experiment, workload, prepared.shape, initial, world.device, torch.float32)
+    model = wrap_for_ddp(bare, world)
+    return Begun(workload, model, TrainingState(bare, build_optimizer(model, experiment.optimizer)), when_seeded)
 
 
 def _train_until(
@@ -69,35 +96,37 @@ def _train_until(
     world: World,
     resume: Path | None,
     identity: dict[str, Any],
-) -> TrainingState:
-    workload = load_workload(experiment.workload)
-    seed_rank(experiment.seed, world.rank)
-    bare = initial_model(experiment, workload, prepared.shape, at.initial, world.device, torch.float32)
-    model = wrap_for_ddp(bare, world)
-    state = TrainingState(bare, build_optimizer(model, experiment.optimizer))
+) -> tuple[TrainingState, StartRecord]:
+    begun = begin(experiment, prepared, at.initial, world)
+    state = begun.state
     if resume is not None:
         load(resume, state, identity, world)
         if state.step >= until:
             raise CheckpointError(f"{resume} is at update {state.step}, so nothing is left to do up to {until}")
-    updates = train(model, state, workload, prepared.plan, prepared.rows, world, until)
+    start = take_start(state, begun.when_seeded, world)
+    updates = train(begun.model, state, begun.workload, prepared.plan, prepared.rows, world, until)
     for record in tqdm(updates, total=until, initial=state.step, disable=None if world.is_main else True):
         if record["step"] % LINES_EVERY == 0 or record["step"] == until:
             log.info("update %d of %d: loss %.4f over %d units", record["step"], until, record["loss"], record["units"])
-    return state
+    return state, start
 
 
-def write_run(directory: Path, state: TrainingState, identity: dict[str, Any], world: World) -> None:
+def write_run(
+    directory: Path, state: TrainingState, start: StartRecord, identity: Mapping[str, Any], world: World
+) -> None:
     """Every rank calls this. What an earlier run left in the directory goes once the new checkpoint is on disk."""
     checkpoint = directory / checkpoint_name(state.step)
     save(checkpoint, state, identity, world)
+    ranks = directory / "ranks"
     if world.is_main:
-        for old in [*directory.glob("step-*"), directory / "ranks"]:
+        for old in [*directory.glob("step-*"), ranks]:
             if old != checkpoint:
                 shutil.rmtree(old, ignore_errors=True)
         write_json_lines(directory / "history.jsonl", state.history)
     barrier()
-    write_json_lines(directory / "ranks" / f"rank-{world.rank}.jsonl", state.rank_history)
-    save_tensors(directory / "ranks" / f"state-rank-{world.rank}.safetensors", state.model.state_dict())
+    write_start(ranks, start, world.rank)
+    write_json_lines(ranks / f"rank-{world.rank}.jsonl", state.rank_history)
+    save_tensors(ranks / f"state-rank-{world.rank}.safetensors", state.model.state_dict())
 
 
 def run_identity(experiment: Experiment, at: Layout) -> dict[str, Any]:

@@ -25,6 +25,7 @@ ROOMS = [
     "normalization",
     "formulas",
     "checkpoint_files",
+    "start_files",
     # no torch up to here, nor in what reads and judges files
     "steps",
     "options",
@@ -42,6 +43,7 @@ ROOMS = [
     # with tensors
     "workloads",
     "determinism",
+    "generators",
     "tensors",
     "distributed",
     "inputs",
@@ -51,8 +53,10 @@ ROOMS = [
     "gradients",
     "evaluation",
     "checkpoint",
+    "start",
     "trainer",
     "train",
+    "controls",
     "launch",
     "cli",
 ]
@@ -103,7 +107,18 @@ def test_the_rule_can_be_broken():
     assert ROOMS.index(room_of(imported)) > ROOMS.index("plan")
 
 
-FORBIDDEN_TO_CHECKS = ("trainer", "train", "distributed", "inputs", "window", "window_trace", "checkpoint", "launch")
+FORBIDDEN_TO_CHECKS = (
+    "trainer",
+    "train",
+    "distributed",
+    "inputs",
+    "window",
+    "window_trace",
+    "checkpoint",
+    "start",
+    "controls",
+    "launch",
+)
 
 
 @pytest.mark.parametrize("module", [name for name in modules() if room_of(name) == "checks"])
@@ -137,6 +152,7 @@ WITHOUT_TORCH = [
     "ddp_tokens.report",
     "ddp_tokens.build",
     "ddp_tokens.cli",
+    "ddp_tokens.controls.resume_cases",
     *(name for name in modules() if room_of(name) == "checks"),
 ]
 

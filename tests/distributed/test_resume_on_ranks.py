@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ddp_tokens import checkpoint
 from ddp_tokens import train as train_module
 from ddp_tokens.checkpoint_files import verify
+from ddp_tokens.checks.verdict import Verdict, diagnosis_of
 from ddp_tokens.config import load_experiment
 from ddp_tokens.files import read_json, read_json_lines, sha256
 from ddp_tokens.layout import Layout
@@ -39,8 +40,9 @@ def test_a_resumed_run_is_the_continuous_one(trained, world_size):
     assert SETTINGS["optimizer"]["momentum"] > 0
     tiny = trained(world_size)
     verdicts = tiny.resume_verdicts()
-    ranks = {f"rank_{rank}" for rank in range(world_size)}
-    assert verdicts.keys() == {"checkpoints_whole", "weights_moved", "parameters", "optimizer_state", "history"} | ranks
+    ranks = {f"{what}{rank}" for what in ("start_rank_", "rows_rank_", "rank_") for rank in range(world_size)}
+    common = {"checkpoints_whole", "identity", "weights_moved", "parameters", "optimizer_state", "history"}
+    assert verdicts.keys() == common | ranks
     assert {case: verdict.first_difference for case, verdict in verdicts.items() if not verdict.as_expected} == {}
     assert verdicts["weights_moved"].observed["max_abs_difference"] > 1e-3
     assert verdicts["parameters"].observed["values"] > 500
@@ -135,7 +137,7 @@ def test_three_ranks_resume_exactly_when_buckets_keep_their_layout(copy_of):
 def resume_with_fault(world: World, arguments: list[str], fault: str) -> dict[str, Any]:
     """Resume with one thing wrong; `fired` counts how often the wrong code ran."""
     fired = []
-    load_optimizer, restore_generators = checkpoint._load_optimizer, checkpoint._restore_generators
+    load_optimizer, restore_generators = checkpoint._load_optimizer, checkpoint.restore_generators
 
     def forget(*_: Any) -> None:
         fired.append(fault)
@@ -154,9 +156,9 @@ def resume_with_fault(world: World, arguments: list[str], fault: str) -> dict[st
         fired.append(fault)
 
     attribute, wrong = {
-        "none": ("_restore_generators", nothing_wrong),
-        "generators not restored": ("_restore_generators", forget),
-        "generators restored too early": ("_restore_generators", draw_afterwards),
+        "none": ("restore_generators", nothing_wrong),
+        "generators not restored": ("restore_generators", forget),
+        "generators restored too early": ("restore_generators", draw_afterwards),
         "momentum lost": ("_load_optimizer", forget),
         "momentum zeroed": ("_load_optimizer", zero_momentum),
     }[fault]
@@ -164,29 +166,34 @@ def resume_with_fault(world: World, arguments: list[str], fault: str) -> dict[st
     return train_as_program(world, arguments) | {"fired": len(fired)}
 
 
-def resumed_with_fault(tiny: Tiny, fault: str) -> dict[str, str]:
+def resumed_with_fault(tiny: Tiny, fault: str) -> dict[str, Verdict]:
     arguments = tiny.arguments("--resume", str(tiny.interrupted))
     ranks = run_ranks(resume_with_fault, tiny.world_size, tiny.folder, arguments, fault, joined=False)
     assert [(rank["code"], rank["fired"]) for rank in ranks] == [(0, 1)] * tiny.world_size
-    return outcomes(tiny)
+    return tiny.resume_verdicts()
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
 @pytest.mark.parametrize(
-    "fault",
-    ["generators not restored", "generators restored too early", "momentum lost", "momentum zeroed"],
+    ("fault", "diagnosis"),
+    [
+        ("generators not restored", ("generators_not_restored",)),
+        ("generators restored too early", ("drawn_from_after_restoring",)),
+        ("momentum lost", ("optimizer_state_lost",)),
+        ("momentum zeroed", ()),
+    ],
 )
-def test_the_check_notices_what_a_resume_forgets(copy_of, world_size, fault):
+def test_the_check_notices_what_a_resume_forgets(copy_of, world_size, fault, diagnosis):
     """Known failure rng-restored-too-early among them: weights still move and the rows are right, the path differs."""
-    found = resumed_with_fault(copy_of(world_size), fault)
-    assert found["weights_moved"] == "pass"
-    assert found["parameters"] == "fail"
-    assert found["optimizer_state"] == "fail"
-    assert found["history"] == "fail"
+    verdicts = resumed_with_fault(copy_of(world_size), fault)
+    failed = {case for case, verdict in verdicts.items() if verdict.outcome == "fail"}
+    of_ranks = [{f"start_rank_{rank}", f"rank_{rank}"} for rank in range(world_size)]
+    assert failed == {"parameters", "optimizer_state", "history"}.union(*of_ranks)
+    assert diagnosis_of(verdicts.values()) == diagnosis
 
 
 def test_the_same_patch_without_a_fault_passes(copy_of):
-    assert set(resumed_with_fault(copy_of(2), "none").values()) == {"pass"}
+    assert {verdict.outcome for verdict in resumed_with_fault(copy_of(2), "none").values()} == {"pass"}
 
 
 def test_training_twice_gives_the_same_files(copy_of):
@@ -194,7 +201,7 @@ def test_training_twice_gives_the_same_files(copy_of):
     before = {path: sha256(path) for path in tiny.at.run("continuous").rglob("*") if path.is_file()}
     assert [rank["code"] for rank in tiny.train("--continuous")] == [0, 0]
     assert {path: sha256(path) for path in tiny.at.run("continuous").rglob("*") if path.is_file()} == before
-    assert len(before) == 8 + 1 + 2 * 2
+    assert len(before) == 8 + 1 + 2 * 4
 
 
 def resume_in_parts(world: World, config: str, results: str) -> None:

@@ -9,7 +9,7 @@ from ddp_tokens.steps import view
 from ddp_tokens.train import run_identity, write_run
 from ddp_tokens.world import World
 from tests.helpers import tiny_experiment
-from tests.unit.training import advance, fresh_run
+from tests.unit.training import advance, fresh_run, start_of
 
 
 @pytest.fixture
@@ -59,9 +59,9 @@ def test_versions_are_part_of_it(at):
 
 def test_an_earlier_run_leaves_no_checkpoint_beside_the_new_one(tmp_path):
     state = fresh_run(1)
-    write_run(tmp_path / "run", state, {}, World())
+    write_run(tmp_path / "run", state, start_of(state), {}, World())
     advance(state, 2)
-    write_run(tmp_path / "run", state, {}, World())
+    write_run(tmp_path / "run", state, start_of(state), {}, World())
     found = sorted(str(path.relative_to(tmp_path / "run")) for path in (tmp_path / "run").glob("*"))
     assert found == ["history.jsonl", "ranks", "step-0002"]
     assert len((tmp_path / "run" / "history.jsonl").read_text().splitlines()) == 2
@@ -70,9 +70,9 @@ def test_an_earlier_run_leaves_no_checkpoint_beside_the_new_one(tmp_path):
 def test_an_earlier_run_on_more_ranks_leaves_no_rank_beside_the_new_ones(tmp_path):
     """The check of replicas counts the files: a rank of the earlier run would be compared with the new ones."""
     state = fresh_run(1)
-    write_run(tmp_path / "run", state, {}, World(rank=0, size=1))
-    for name in ("rank-1.jsonl", "state-rank-1.safetensors"):
+    write_run(tmp_path / "run", state, start_of(state), {}, World(rank=0, size=1))
+    for name in ("rank-1.jsonl", "state-rank-1.safetensors", "start-rank-1.json"):
         write_text(tmp_path / "run" / "ranks" / name, "from before")
-    write_run(tmp_path / "run", state, {}, World(rank=0, size=1))
+    write_run(tmp_path / "run", state, start_of(state), {}, World(rank=0, size=1))
     found = sorted(path.name for path in (tmp_path / "run" / "ranks").iterdir())
-    assert found == ["rank-0.jsonl", "state-rank-0.safetensors"]
+    assert found == ["rank-0.jsonl", "start-rank-0.json", "start-rank-0.safetensors", "state-rank-0.safetensors"]

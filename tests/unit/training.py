@@ -7,7 +7,9 @@ from ddp_tokens.config import GeneratedCorpus, Model, Optimizer
 from ddp_tokens.corpora.generated import make
 from ddp_tokens.corpora.lock import Shape
 from ddp_tokens.determinism import seed_rank
+from ddp_tokens.generators import read_generators
 from ddp_tokens.plan import make_plan
+from ddp_tokens.start import take_start
 from ddp_tokens.trainer import build_optimizer, train
 from ddp_tokens.workloads import token_labels
 from ddp_tokens.world import World
@@ -38,6 +40,11 @@ def adamw(model):
 def advance(state, until, plan=PLAN, rows=ROWS):
     """Updates of one rank with one microbatch each: DDP's wrapper is not needed for these."""
     return list(train(state.model, state, token_labels, plan, rows, World(), until))
+
+
+def start_of(state, when_seeded=None):
+    """What the state is now, as a run's record of its start; without `when_seeded`, generators count as just seeded."""
+    return take_start(state, when_seeded or read_generators("cpu").digests, World())
 
 
 def fresh_run(until, make_optimizer=None):

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from ddp_tokens import checkpoint_files as names
+from ddp_tokens.checks import resume_diagnosis as diagnosis
+from ddp_tokens.checks.resume_ranks import same_end, same_rows, same_start
 from ddp_tokens.checks.tensor_files import first_bit_difference, max_abs_difference, read_arrays
 from ddp_tokens.checks.verdict import INCONCLUSIVE, PASS, Verdict, outcome
 from ddp_tokens.errors import CheckpointError
@@ -14,19 +16,24 @@ from ddp_tokens.files import digests, read_json, read_json_lines
 def check_resume(interrupted: Path, continuous: Path, resumed: Path) -> list[Verdict]:
     """`interrupted`: the checkpoint that was resumed. `continuous`, `resumed`: the last checkpoints of both runs.
 
-    The first verdict says whether all three are whole; where one is not, it stands alone.
+    The first verdict says whether all three are whole; where one is not, it stands alone. A known mistake is named by
+    the verdict that sees its cause; one that only sees what follows from it, such as other weights, names nothing.
     """
     checkpoints = {"interrupted": interrupted, "continuous": continuous, "resumed": resumed}
     whole, world_size = _whole(checkpoints)
     if whole.outcome != PASS:
         return [whole]
+    ranks = range(world_size)
     return [
         whole,
+        _same_identity(checkpoints),
         _moved(interrupted, continuous),
         _same_tensors("parameters", names.MODEL, resumed, continuous),
         _same_tensors("optimizer_state", names.OPTIMIZER, resumed, continuous),
         _same_history(interrupted, resumed, continuous),
-        *(_same_rank_state(rank, resumed, continuous) for rank in range(world_size)),
+        *(same_start(rank, world_size, interrupted, resumed, continuous) for rank in ranks),
+        *(same_rows(rank, interrupted, resumed, continuous) for rank in ranks),
+        *(same_end(rank, resumed, continuous) for rank in ranks),
     ]
 
 
@@ -51,6 +58,27 @@ def _whole(checkpoints: Mapping[str, Path]) -> tuple[Verdict, int]:
         first_difference=difference,
     )
     return verdict, max(sizes.values(), default=0)
+
+
+def _same_identity(checkpoints: Mapping[str, Path]) -> Verdict:
+    """A resume compares these too, and refuses; this is what the three runs themselves say."""
+    paths = {run: directory / names.COMMON for run, directory in checkpoints.items()}
+    recorded = {run: read_json(path)["identity"] for run, path in paths.items()}
+    ours = recorded["continuous"]
+    differing = sorted(
+        {name for of_run in recorded.values() for name in {*of_run, *ours} if of_run.get(name) != ours.get(name)}
+    )
+    values = {run: {name: of_run.get(name) for name in differing} for run, of_run in recorded.items()}
+    return Verdict(
+        case="identity",
+        expected=PASS,
+        outcome=outcome(not differing),
+        criterion="the three runs had the same settings, data, order of data, initial weights and versions",
+        observed={"fields": len(ours), "differing": differing},
+        evidence=digests(paths.values()),
+        first_difference={"fields": differing, **values} if differing else None,
+        diagnosis=diagnosis.of_identity(differing),
+    )
 
 
 def _moved(before: Path, after: Path) -> Verdict:
@@ -115,26 +143,7 @@ def _same_history(interrupted: Path, resumed: Path, continuous: Path) -> Verdict
         observed={"updates": len(ours), "updates_before_interruption": len(beginning)},
         evidence=digests(paths),
         first_difference=first,
-    )
-
-
-def _same_rank_state(rank: int, resumed: Path, continuous: Path) -> Verdict:
-    """Generators and sampler history of one rank."""
-    files = (names.rank_tensors(rank), names.rank_state(rank))
-    paths = [directory / file for directory in (resumed, continuous) for file in files]
-    difference = first_bit_difference(read_arrays(resumed / files[0]), read_arrays(continuous / files[0]))
-    left, right = read_json(resumed / files[1]), read_json(continuous / files[1])
-    for field in sorted(set(left) | set(right)):
-        if difference is None and left.get(field) != right.get(field):
-            difference = {"state": field}
-    return Verdict(
-        case=f"rank_{rank}",
-        expected=PASS,
-        outcome=outcome(difference is None),
-        criterion="generator states and the rows that this rank has consumed equal those of the continuous run",
-        observed={"windows": len(right["history"])},
-        evidence=digests(paths),
-        first_difference=None if difference is None else {"rank": rank, **difference},
+        diagnosis=diagnosis.of_history(ours, theirs),
     )
 
 

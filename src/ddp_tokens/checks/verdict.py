@@ -1,6 +1,6 @@
 """What a check concludes, in one shape for all checks."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,11 @@ class Verdict:
 
 def _names(diagnosis: Sequence[str]) -> str:
     return " or ".join(diagnosis) or "nothing known"
+
+
+def diagnosis_of(verdicts: Iterable[Verdict]) -> tuple[str, ...]:
+    """The known mistakes that explain the failures among these verdicts, each once, in alphabetical order."""
+    return tuple(sorted({name for verdict in verdicts if verdict.outcome == FAIL for name in verdict.diagnosis}))
 
 
 def outcome(holds: bool) -> str:

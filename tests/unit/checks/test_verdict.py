@@ -1,4 +1,13 @@
-from ddp_tokens.checks.verdict import FAIL, INCONCLUSIVE, PASS, Verdict, outcome, read_verdicts, write_verdicts
+from ddp_tokens.checks.verdict import (
+    FAIL,
+    INCONCLUSIVE,
+    PASS,
+    Verdict,
+    diagnosis_of,
+    outcome,
+    read_verdicts,
+    write_verdicts,
+)
 
 VERDICT = Verdict(
     case="first",
@@ -43,3 +52,13 @@ def test_a_diagnosis_survives_its_file(tmp_path):
     [read] = read_verdicts(tmp_path / "v.json")[1]
     assert read == control
     assert read.as_expected
+
+
+def test_what_all_failures_are_diagnosed_as():
+    """Each name once, in alphabetical order; what passes has nothing to explain."""
+
+    def verdict(outcome, *diagnosis):
+        return Verdict("case", PASS, outcome, "", {}, {}, diagnosis=diagnosis)
+
+    assert diagnosis_of([verdict(FAIL, "b"), verdict(FAIL), verdict(FAIL, "b", "a"), verdict(PASS, "c")]) == ("a", "b")
+    assert diagnosis_of([verdict(FAIL), verdict(PASS)]) == ()

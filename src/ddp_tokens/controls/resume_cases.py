@@ -1,0 +1,64 @@
+"""The wrong resumes and replicas as a table: what must be said of each, and how it is judged. No torch.
+
+`into`: where a variant's results lie. The runs that all variants share lie at into(SHARED).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ddp_tokens.checks import replicas
+from ddp_tokens.checks import resume_diagnosis as diagnosis
+from ddp_tokens.checks.replicas import check_replicas
+from ddp_tokens.checks.resume import check_resume
+from ddp_tokens.checks.verdict import FAIL, PASS, Verdict
+from ddp_tokens.config import Experiment
+from ddp_tokens.layout import Layout
+
+SHARED = "shared"
+RESUME, REPLICAS = "resume", "replicas"
+
+
+@dataclass(frozen=True)
+class Case:
+    """`check`: the check that judges it. `diagnosis`: what it must be diagnosed as. `twice`: resumed a second time."""
+
+    name: str
+    check: str
+    expected: str
+    diagnosis: tuple[str, ...] = ()
+    twice: bool = False
+
+
+CASES = (
+    Case("resumed_once", RESUME, PASS),
+    Case("resumed_twice", RESUME, PASS, twice=True),
+    Case("generators_not_restored", RESUME, FAIL, (diagnosis.GENERATORS_NOT_RESTORED,)),
+    Case("only_seed_restored", RESUME, FAIL, (diagnosis.ONLY_SEED_RESTORED,)),
+    Case("restored_before_a_skip_that_draws", RESUME, FAIL, (diagnosis.DRAWN_FROM_AFTER_RESTORING,)),
+    Case("momentum_lost", RESUME, FAIL, (diagnosis.OPTIMIZER_STATE_LOST,)),
+    Case("position_off_by_one", RESUME, FAIL, (diagnosis.POSITION_OFF_BY_ONE,)),
+    Case("position_reset", RESUME, FAIL, (diagnosis.POSITION_RESET,)),
+    Case("another_corpus", RESUME, FAIL, (diagnosis.ANOTHER_CORPUS,)),
+    Case("rank_files_swapped", RESUME, FAIL, (diagnosis.RANK_FILES_SWAPPED,)),
+    Case("history_not_continued", RESUME, FAIL, (diagnosis.HISTORY_NOT_CONTINUED,), twice=True),
+    Case("replicas_kept_equal", REPLICAS, PASS),
+    Case("weights_perturbed_after_wrapping", REPLICAS, FAIL, (replicas.WEIGHTS_DIFFER_AT_START,)),
+    Case("all_reduce_skipped_in_training", REPLICAS, FAIL, (replicas.RANKS_DRIFT_APART,)),
+)
+
+
+def second_interruption(experiment: Experiment) -> int:
+    """The update at which a run that is resumed twice is interrupted again."""
+    return experiment.interrupt_at + 1
+
+
+def judge(case: Case, experiment: Experiment, into: Callable[[str], Layout]) -> list[Verdict]:
+    """The verdicts of the case's check on what its variant left; `controls.resumes.run_all` makes it."""
+    own, shared = into(case.name), into(SHARED)
+    if case.check == REPLICAS:
+        return check_replicas({"continuous": own.run("continuous")})
+    interrupted = shared.checkpoint("interrupt", experiment.interrupt_at)
+    if case.twice:
+        interrupted = own.checkpoint("interrupt", second_interruption(experiment))
+    ends = shared.checkpoint("continuous", experiment.steps), own.checkpoint("resume", experiment.steps)
+    return check_resume(interrupted, *ends)

@@ -1,0 +1,52 @@
+"""What a rank holds before its first update, for a check to compare with the checkpoint that it came from."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ddp_tokens.checkpoint import TrainingState, common_document, rank_document, split_optimizer
+from ddp_tokens.checkpoint_files import MODEL, OPTIMIZER
+from ddp_tokens.files import sha256_of_bytes, write_json
+from ddp_tokens.generators import read_generators
+from ddp_tokens.start_files import held_digests, start_state, start_tensors
+from ddp_tokens.tensors import save_tensors, tensor_bytes
+from ddp_tokens.world import World
+
+
+@dataclass(frozen=True)
+class StartRecord:
+    """`document`: digests of what is held. `generators`: torch's, whole, so that a check can count draws."""
+
+    document: Mapping[str, Any]
+    generators: Mapping[str, torch.Tensor]
+
+
+def take_start(state: TrainingState, when_seeded: Mapping[str, str], world: World) -> StartRecord:
+    """Call right before the first update. Draws nothing. `when_seeded`: the generators' digests after seeding."""
+    model = state.model.state_dict()
+    optimizer, scalars = split_optimizer(state)
+    generators = read_generators(world.device)
+    held = held_digests(
+        sha256_of_bytes(tensor_bytes(model)),
+        sha256_of_bytes(tensor_bytes(optimizer)),
+        common_document(state, scalars),
+        rank_document(state, generators),
+        generators.digests,
+    )
+    document = {
+        "rank": world.rank,
+        "step": state.step,
+        "held": held,
+        "generators_when_seeded": dict(when_seeded),
+        "tensors": {MODEL: len(model), OPTIMIZER: len(optimizer)},
+        "records": {"history": len(state.history), "rank_history": len(state.rank_history)},
+    }
+    return StartRecord(document, generators.tensors)
+
+
+def write_start(ranks: Path, start: StartRecord, rank: int) -> None:
+    write_json(ranks / start_state(rank), start.document)
+    save_tensors(ranks / start_tensors(rank), start.generators)
