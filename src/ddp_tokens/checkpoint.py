@@ -14,7 +14,7 @@ from ddp_tokens.distributed import barrier, sum_over_ranks
 from ddp_tokens.errors import CheckpointError
 from ddp_tokens.files import read_json, sync_directory, write_json
 from ddp_tokens.generators import Generators, read_generators, restore_generators
-from ddp_tokens.tensors import load_tensors, save_tensors
+from ddp_tokens.tensors import load_tensors, load_weights, save_tensors, weights_of
 from ddp_tokens.world import World
 
 
@@ -64,7 +64,7 @@ def load(directory: Path, state: TrainingState, identity: Mapping[str, Any], wor
     """
     _require_usable_on_all_ranks(directory, identity, world)
     common = read_json(directory / names.COMMON)
-    state.model.load_state_dict(load_tensors(directory / names.MODEL))
+    load_weights(state.model, load_tensors(directory / names.MODEL))
     _load_optimizer(state, common["optimizer"], load_tensors(directory / names.OPTIMIZER))
     rank_part = read_json(directory / names.rank_state(world.rank))
     state.history[:] = common["history"]
@@ -100,7 +100,7 @@ def rank_document(state: TrainingState, generators: Generators) -> dict[str, Any
 
 def _write_common_part(directory: Path, state: TrainingState, identity: Mapping[str, Any]) -> None:
     tensors, scalars = split_optimizer(state)
-    save_tensors(directory / names.MODEL, state.model.state_dict())
+    save_tensors(directory / names.MODEL, weights_of(state.model))
     save_tensors(directory / names.OPTIMIZER, tensors)
     write_json(directory / names.COMMON, {"identity": dict(identity)} | common_document(state, scalars))
 

@@ -67,11 +67,11 @@ def write_gradients(experiment: Experiment, at: Layout, prepared: Prepared, worl
             if world.is_main:
                 save_tensors(at.gradients(formula, dtype_name), dump)
     first = microbatches_of(prepared.plan[0], world.rank, prepared.rows)
-    _write_by_rank(at.window, traced(token_mean, wrapped(DTYPES["native"]), workload, first, world), world)
-    _write_by_rank(at.zero_window, refuse_empty_window(wrapped(DTYPES["native"]), workload, first, world), world)
+    write_by_rank(at.window, traced(token_mean, wrapped(DTYPES["native"]), workload, first, world), world)
+    write_by_rank(at.zero_window, refuse_empty_window(wrapped(DTYPES["native"]), workload, first, world), world)
 
 
-def _write_by_rank(directory: Path, record: dict[str, object], world: World) -> None:
+def write_by_rank(directory: Path, record: dict[str, object], world: World) -> None:
     """Nothing of an earlier run with more ranks stays."""
     if world.is_main:
         shutil.rmtree(directory, ignore_errors=True)

@@ -14,7 +14,7 @@ from ddp_tokens.errors import EvidenceError
 from ddp_tokens.layout import Layout
 from ddp_tokens.plan import Plan, read_plan
 from ddp_tokens.steps import dump
-from ddp_tokens.tensors import load_tensors
+from ddp_tokens.tensors import fits, load_tensors, load_weights
 from ddp_tokens.workloads import Workload
 
 
@@ -50,8 +50,7 @@ def initial_model(
     require_initial(weights)
     model = workload.build_model(experiment.model, shape)
     tensors = load_tensors(weights)
-    expected = {name: tuple(value.shape) for name, value in model.state_dict().items()}
-    if {name: tuple(value.shape) for name, value in tensors.items()} != expected:
+    if not fits(model, tensors):
         raise EvidenceError(f"{weights} does not fit the model of this experiment: run reference again")
-    model.load_state_dict(tensors)
+    load_weights(model, tensors)
     return model.to(device=device, dtype=dtype)

@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 
 from ddp_tokens.config import Experiment
-from ddp_tokens.corpora.lock import read_corpus, shape_in
+from ddp_tokens.corpora.lock import Shape, read_corpus, shape_in
 from ddp_tokens.corpora.rows import Row, supervised_in
 from ddp_tokens.determinism import make_deterministic
 from ddp_tokens.inputs import Prepared, initial_model, read_prepared
 from ddp_tokens.layout import Layout
 from ddp_tokens.plan import windows_to_compare
-from ddp_tokens.tensors import save_tensors
+from ddp_tokens.tensors import save_tensors, weights_of
 from ddp_tokens.workloads import Workload, load
 
 DTYPES = {"native": torch.float32, "float64": torch.float64}
@@ -22,8 +22,12 @@ RowsOfWindow = Sequence[Sequence[Sequence[Row]]]
 def write_initial_weights(experiment: Experiment, at: Layout) -> None:
     """The weights that every compared path loads, drawn once from the seed."""
     _, lock = read_corpus(at.rows, at.lock)
+    save_tensors(at.initial, initial_weights(experiment, load(experiment.workload), shape_in(lock)))
+
+
+def initial_weights(experiment: Experiment, workload: Workload, shape: Shape) -> dict[str, torch.Tensor]:
     torch.manual_seed(experiment.seed)
-    save_tensors(at.initial, load(experiment.workload).build_model(experiment.model, shape_in(lock)).state_dict())
+    return weights_of(workload.build_model(experiment.model, shape))
 
 
 def write_references(experiment: Experiment, at: Layout) -> None:

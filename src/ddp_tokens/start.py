@@ -12,7 +12,7 @@ from ddp_tokens.checkpoint_files import MODEL, OPTIMIZER
 from ddp_tokens.files import sha256_of_bytes, write_json
 from ddp_tokens.generators import read_generators
 from ddp_tokens.start_files import held_digests, start_state, start_tensors
-from ddp_tokens.tensors import save_tensors, tensor_bytes
+from ddp_tokens.tensors import save_tensors, tensor_bytes, weights_of
 from ddp_tokens.world import World
 
 
@@ -26,7 +26,7 @@ class StartRecord:
 
 def take_start(state: TrainingState, when_seeded: Mapping[str, str], world: World) -> StartRecord:
     """Call right before the first update. Draws nothing. `when_seeded`: the generators' digests after seeding."""
-    model = state.model.state_dict()
+    model = weights_of(state.model)
     optimizer, scalars = split_optimizer(state)
     generators = read_generators(world.device)
     held = held_digests(

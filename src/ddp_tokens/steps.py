@@ -56,6 +56,7 @@ STEPS = {
     "check_checkpoints": _script("check_checkpoints"),
     "evaluate": _script("evaluate", *MODEL_FIELDS, "batch", "steps"),
     "exercise": _script("exercise", "exercise"),
+    "controls": Step("src/ddp_tokens/controls/ranks.py", ALL_FIELDS),
     "figure": _script("figure", "interrupt_at", "tolerances"),
     "summary": _script("summary", *ALL_FIELDS),
     "gate": _script("gate"),

@@ -29,3 +29,28 @@ def load_tensors(path: Path | str) -> dict[str, torch.Tensor]:
     except SafetensorError as error:
         raise EvidenceError(f"{path} is not a whole safetensors file ({error}); make it again") from None
     return tensors
+
+
+def weights_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters and buffers by name; what several names share stands under the first of them only."""
+    weights: dict[str, torch.Tensor] = {}
+    seen: set[tuple[object, ...]] = set()
+    for name, tensor in model.state_dict().items():
+        place = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+        if tensor.numel() == 0 or place not in seen:
+            weights[name] = tensor
+            seen.add(place)
+    return weights
+
+
+def fits(model: torch.nn.Module, weights: Mapping[str, torch.Tensor]) -> bool:
+    """Are these the names and shapes of the model's weights?"""
+    expected = {name: tuple(tensor.shape) for name, tensor in weights_of(model).items()}
+    return {name: tuple(tensor.shape) for name, tensor in weights.items()} == expected
+
+
+def load_weights(model: torch.nn.Module, weights: Mapping[str, torch.Tensor]) -> None:
+    """Raises ValueError when `weights` does not fit; names that share a tensor are set together."""
+    if not fits(model, weights):
+        raise ValueError("names or shapes of the weights are not those of the model")
+    model.load_state_dict(weights, strict=False)

@@ -30,7 +30,7 @@ from ddp_tokens.layout import Layout, checkpoint_name
 from ddp_tokens.options import parse, run_as_program
 from ddp_tokens.start import StartRecord, take_start, write_start
 from ddp_tokens.steps import dump
-from ddp_tokens.tensors import save_tensors
+from ddp_tokens.tensors import save_tensors, weights_of
 from ddp_tokens.trainer import build_optimizer, train
 from ddp_tokens.workloads import Workload
 from ddp_tokens.workloads import load as load_workload
@@ -126,7 +126,7 @@ def write_run(
     barrier()
     write_start(ranks, start, world.rank)
     write_json_lines(ranks / f"rank-{world.rank}.jsonl", state.rank_history)
-    save_tensors(ranks / f"state-rank-{world.rank}.safetensors", state.model.state_dict())
+    save_tensors(ranks / f"state-rank-{world.rank}.safetensors", weights_of(state.model))
 
 
 def run_identity(experiment: Experiment, at: Layout) -> dict[str, Any]:

@@ -20,18 +20,25 @@ RESUME, REPLICAS = "resume", "replicas"
 
 @dataclass(frozen=True)
 class Case:
-    """`check`: the check that judges it. `diagnosis`: what it must be diagnosed as. `twice`: resumed a second time."""
+    """`check`: the check that judges it. `diagnosis`: what it must be diagnosed as. `twice`: resumed a second time.
+    `alone`: its interrupted and continuous runs are its own, as they are other runs than those that are shared.
+    """
 
     name: str
     check: str
     expected: str
     diagnosis: tuple[str, ...] = ()
     twice: bool = False
+    alone: bool = False
 
 
 CASES = (
     Case("resumed_once", RESUME, PASS),
     Case("resumed_twice", RESUME, PASS, twice=True),
+    Case("resumed_with_adamw", RESUME, PASS, alone=True),
+    Case("resumed_without_dropout", RESUME, PASS, alone=True),
+    Case("resumed_in_float64", RESUME, PASS, alone=True),
+    Case("resumed_with_tied_weights", RESUME, PASS, alone=True),
     Case("generators_not_restored", RESUME, FAIL, (diagnosis.GENERATORS_NOT_RESTORED,)),
     Case("only_seed_restored", RESUME, FAIL, (diagnosis.ONLY_SEED_RESTORED,)),
     Case("restored_before_a_skip_that_draws", RESUME, FAIL, (diagnosis.DRAWN_FROM_AFTER_RESTORING,)),
@@ -54,7 +61,8 @@ def second_interruption(experiment: Experiment) -> int:
 
 def judge(case: Case, experiment: Experiment, into: Callable[[str], Layout]) -> list[Verdict]:
     """The verdicts of the case's check on what its variant left; `controls.resumes.run_all` makes it."""
-    own, shared = into(case.name), into(SHARED)
+    own = into(case.name)
+    shared = own if case.alone else into(SHARED)
     if case.check == REPLICAS:
         return check_replicas({"continuous": own.run("continuous")})
     interrupted = shared.checkpoint("interrupt", experiment.interrupt_at)

@@ -17,7 +17,7 @@ from ddp_tokens.config import Experiment
 from ddp_tokens.controls.resume_cases import SHARED, second_interruption
 from ddp_tokens.corpora.rows import UNSUPERVISED, Row
 from ddp_tokens.determinism import seed_rank
-from ddp_tokens.distributed import barrier
+from ddp_tokens.distributed import barrier, wrap_for_ddp
 from ddp_tokens.files import read_json, sha256, write_json_lines
 from ddp_tokens.generators import read_generators, restore_generators
 from ddp_tokens.inputs import Prepared, read_prepared
@@ -28,20 +28,24 @@ from ddp_tokens.trainer import train
 from ddp_tokens.world import World
 
 PERTURBATION = 2.0**-10
+LEARNING_RATE, MOMENTUM = 0.01, 0.9
 
 
 @dataclass(frozen=True)
 class Given:
-    """What every variant starts from. `identity`: what a checkpoint must agree with."""
+    """What every variant starts from. `identity`: what a checkpoint must agree with. `alter`: what a variant trains in
+    place of the experiment's model and optimizer.
+    """
 
     experiment: Experiment
     prepared: Prepared
     initial: Path
     identity: Mapping[str, Any]
     world: World
+    alter: Callable[[Begun, World], Begun] = lambda begun, world: begun
 
     def begun(self) -> Begun:
-        return begin(self.experiment, self.prepared, self.initial, self.world)
+        return self.alter(begin(self.experiment, self.prepared, self.initial, self.world), self.world)
 
     def resumed(self, checkpoint: Path) -> Begun:
         """A new process that has loaded the checkpoint, as it should."""
@@ -84,6 +88,25 @@ def resumed_once(given: Given, interrupted: Path, at: Layout) -> None:
 
 def resumed_twice(given: Given, interrupted: Path, at: Layout) -> None:
     given.finish(given.resumed(_interrupted_again(given, interrupted, at)), at.run("resume"))
+
+
+def resumed_with_adamw(given: Given, interrupted: Path, at: Layout) -> None:
+    """Two moments and a count of updates for each parameter."""
+    _three_runs(replace(given, alter=_with_adamw), at)
+
+
+def resumed_without_dropout(given: Given, interrupted: Path, at: Layout) -> None:
+    settings = given.experiment.model_copy(update={"model": given.experiment.model.model_copy(update={"dropout": 0.0})})
+    _three_runs(replace(given, experiment=settings), at)
+
+
+def resumed_in_float64(given: Given, interrupted: Path, at: Layout) -> None:
+    _three_runs(replace(given, alter=_in_float64), at)
+
+
+def resumed_with_tied_weights(given: Given, interrupted: Path, at: Layout) -> None:
+    """The head's weights are the embedding's: one tensor under two names."""
+    _three_runs(replace(given, alter=_with_tied_weights), at)
 
 
 def generators_not_restored(given: Given, interrupted: Path, at: Layout) -> None:
@@ -185,6 +208,10 @@ def all_reduce_skipped_in_training(given: Given, interrupted: Path, at: Layout) 
 VARIANTS: tuple[Variant, ...] = (
     resumed_once,
     resumed_twice,
+    resumed_with_adamw,
+    resumed_without_dropout,
+    resumed_in_float64,
+    resumed_with_tied_weights,
     generators_not_restored,
     only_seed_restored,
     restored_before_a_skip_that_draws,
@@ -209,6 +236,34 @@ class CountedApart(TrainingState):
     @property
     def step(self) -> int:
         return self.before + len(self.history)
+
+
+def _three_runs(given: Given, at: Layout) -> None:
+    given.finish(given.begun(), at.run("interrupt"), given.experiment.interrupt_at)
+    given.finish(given.begun(), at.run("continuous"))
+    interrupted = at.checkpoint("interrupt", given.experiment.interrupt_at)
+    given.finish(given.resumed(interrupted), at.run("resume"))
+
+
+def _with_adamw(begun: Begun, world: World) -> Begun:
+    optimizer = torch.optim.AdamW(begun.model.parameters(), lr=LEARNING_RATE, betas=(0.8, 0.9))
+    return replace(begun, state=TrainingState(begun.state.model, optimizer))
+
+
+def _in_float64(begun: Begun, world: World) -> Begun:
+    return _wrapped_again(begun, begun.state.model.double(), world)
+
+
+def _with_tied_weights(begun: Begun, world: World) -> Begun:
+    bare: Any = begun.state.model
+    bare.head.weight = bare.embedding.weight
+    return _wrapped_again(begun, bare, world)
+
+
+def _wrapped_again(begun: Begun, bare: torch.nn.Module, world: World) -> Begun:
+    model = wrap_for_ddp(bare, world)
+    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
+    return replace(begun, model=model, state=TrainingState(bare, optimizer))
 
 
 def _interrupted_again(given: Given, interrupted: Path, at: Layout) -> Path:

@@ -1,0 +1,140 @@
+"""The rows of the compared windows, made to measure: how many units each rank and microbatch holds. No torch."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from ddp_tokens.config import GeneratedCorpus
+from ddp_tokens.corpora.lock import read_lock, write_corpus
+from ddp_tokens.corpora.rows import UNSUPERVISED, Row
+from ddp_tokens.files import write_json
+from ddp_tokens.layout import Layout
+from ddp_tokens.plan import Plan, plan_document
+
+# units[rank][microbatch][row]
+Units = list[list[list[int]]]
+COMPARED = "compared"
+WINDOWS = 2
+MOST_IGNORED = 3
+
+
+@dataclass(frozen=True)
+class Case:
+    """Two windows; gradients are compared in the second, so that there is one before it.
+
+    `change`: what makes the second window special. `tied`: the head shares the embedding's weights. `autocast`: forward
+    in bfloat16.
+    """
+
+    name: str
+    world_size: int
+    accumulation: int
+    batch: int
+    change: Callable[[Units], Units] = lambda units: units
+    tied: bool = False
+    autocast: bool = False
+
+    @property
+    def compared(self) -> dict[str, int]:
+        return {COMPARED: WINDOWS - 1}
+
+    def windows(self) -> list[Units]:
+        rng = random.Random(self.name)
+        drawn = [
+            [
+                [[rng.randint(1, 6 + 6 * rank) for _ in range(self.batch)] for _ in range(self.accumulation)]
+                for rank in range(self.world_size)
+            ]
+            for _ in range(WINDOWS)
+        ]
+        return [*drawn[:-1], self.change(drawn[-1])]
+
+
+def with_microbatches(number: int, units: Units) -> Units:
+    """The last window of an epoch: fewer microbatches on every rank."""
+    return [of_rank[:number] for of_rank in units]
+
+
+def with_one_microbatch_less_on_rank_0(units: Units) -> Units:
+    return [units[0][:-1], *units[1:]]
+
+
+def without_units_on_the_last_rank(units: Units) -> Units:
+    return [*units[:-1], [[0 for _ in rows] for rows in units[-1]]]
+
+
+def without_units_in_one_microbatch(units: Units) -> Units:
+    """The first microbatch of the last rank."""
+    return [*units[:-1], [[0 for _ in units[-1][0]], *units[-1][1:]]]
+
+
+def with_equal_units(each: int, units: Units) -> Units:
+    return [[[each for _ in rows] for rows in of_rank] for of_rank in units]
+
+
+def with_one_unit_less_on_rank_0(each: int, units: Units) -> Units:
+    first, *others = with_equal_units(each, units)
+    return [[[each - 1, *first[0][1:]], *first[1:]], *others]
+
+
+def prepare_case(case: Case, corpus: GeneratedCorpus, at: Layout) -> None:
+    """Write rows, lock and plan as `prepare` does. `corpus` gives the model's shape."""
+    rng = random.Random(case.name)
+    rows: list[Row] = [_row("test-0", "test", 1, rng, corpus)]
+    plan: Plan = []
+    for number, units in enumerate(case.windows()):
+        plan.append([[[] for _ in of_rank] for of_rank in units])
+        for rank, of_rank in enumerate(units):
+            for index, microbatch in enumerate(of_rank):
+                for count in microbatch:
+                    row = _row(f"row-{len(rows):04d}", "train", count, rng, corpus)
+                    plan[number][rank][index].append(row.id)
+                    rows.append(row)
+    write_corpus(rows, corpus, at.rows, at.lock)
+    write_json(at.plan, plan_document(plan, {}, read_lock(at.rows, at.lock)["corpus_sha256"]))
+
+
+def _row(row_id: str, split: str, units: int, rng: random.Random, corpus: GeneratedCorpus) -> Row:
+    """`units` supervised tokens and up to three others, at random places."""
+    most = max(1, min(MOST_IGNORED, corpus.max_length - units))
+    length = units + rng.randint(1, most)
+    tokens = tuple(rng.randrange(corpus.vocabulary) for _ in range(length))
+    counted = set(rng.sample(range(length), units))
+    labels = tuple(
+        (token + place) % corpus.classes if place in counted else UNSUPERVISED for place, token in enumerate(tokens)
+    )
+    return Row(row_id, split, tokens, labels)
+
+
+REGULAR = (
+    Case("w1_a1_b4", 1, 1, 4),
+    Case("w1_a2_b3", 1, 2, 3),
+    Case("w1_a4_b1", 1, 4, 1),
+    Case("w2_a1_b8", 2, 1, 8),
+    Case("w2_a2_b4", 2, 2, 4),
+    Case("w2_a3_b2", 2, 3, 2),
+    Case("w2_a4_b5", 2, 4, 5),
+    Case("w3_a1_b2", 3, 1, 2),
+    Case("w3_a2_b3", 3, 2, 3),
+    Case("w3_a3_b1", 3, 3, 1),
+    Case("w3_a4_b2", 3, 4, 2),
+    Case("w4_a1_b6", 4, 1, 6),
+    Case("w4_a2_b2", 4, 2, 2),
+    Case("w4_a4_b1", 4, 4, 1),
+)
+SPECIAL = (
+    Case("short_last_window", 3, 4, 2, partial(with_microbatches, 3)),
+    Case("fewer_microbatches_on_one_rank", 2, 3, 2, with_one_microbatch_less_on_rank_0),
+    *(Case(f"empty_microbatch_w{size}", size, 2, 2, without_units_in_one_microbatch) for size in (2, 3, 4)),
+    *(Case(f"empty_rank_w{size}", size, 2, 2, without_units_on_the_last_rank) for size in (2, 3, 4)),
+    Case("tied_weights", 2, 2, 3, tied=True),
+    Case("one_unit_less_in_float32", 2, 1, 1, partial(with_one_unit_less_on_rank_0, 120)),
+)
+UNDECIDABLE = (
+    Case("equal_counts", 3, 1, 2, partial(with_equal_units, 7)),
+    Case("one_unit_less_in_bfloat16", 2, 1, 1, partial(with_one_unit_less_on_rank_0, 120), autocast=True),
+)
+CONTROLLED = Case("controlled", 3, 2, 3)
+CONTROLLED_THREE = Case("controlled_three_microbatches", 2, 3, 2)
+CASES = {case.name: case for case in (*REGULAR, *SPECIAL, *UNDECIDABLE, CONTROLLED, CONTROLLED_THREE)}

@@ -1,0 +1,36 @@
+"""What the controls start from: one experiment to train, and the windows whose gradients are compared. One process."""
+
+from functools import partial
+
+from ddp_tokens.config import Experiment, GeneratedCorpus
+from ddp_tokens.controls.gradient_cases import case_layout
+from ddp_tokens.controls.gradient_windows import CASES, Case, prepare_case
+from ddp_tokens.controls.workloads import workload_of
+from ddp_tokens.determinism import make_deterministic
+from ddp_tokens.errors import ConfigError
+from ddp_tokens.inputs import initial_model, read_prepared
+from ddp_tokens.layout import Layout
+from ddp_tokens.prepare import prepare
+from ddp_tokens.reference import initial_weights, references, write_initial_weights
+from ddp_tokens.tensors import save_tensors
+
+
+def prepare_controls(experiment: Experiment, trained: Layout, cases: Layout) -> None:
+    """`trained`: corpus, plan and initial weights of the runs. `cases`: the same and references for each window."""
+    make_deterministic(experiment.threads_per_rank)
+    corpus = experiment.corpus
+    if not isinstance(corpus, GeneratedCorpus):
+        raise ConfigError("config/controls.yaml: field 'corpus' must be generated: the controls make rows to measure")
+    prepare(experiment, trained.rows, trained.lock, trained.plan)
+    write_initial_weights(experiment, trained)
+    for case in CASES.values():
+        _write_case(case, experiment, corpus, case_layout(cases.root, case))
+
+
+def _write_case(case: Case, experiment: Experiment, corpus: GeneratedCorpus, at: Layout) -> None:
+    prepare_case(case, corpus, at)
+    prepared, workload = read_prepared(experiment, at), workload_of(case)
+    save_tensors(at.initial, initial_weights(experiment, workload, prepared.shape))
+    model = partial(initial_model, experiment, workload, prepared.shape, at.initial, "cpu")
+    for name, dump in references(model, workload, prepared, case.compared).items():
+        save_tensors(at.reference(name), dump)

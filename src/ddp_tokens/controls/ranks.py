@@ -1,0 +1,102 @@
+"""Everything that the controls need of W ranks: gradients of wrong and right windows, runs, evaluations.
+
+python -m ddp_tokens.launch --nproc-per-node=W -m ddp_tokens.controls.ranks --config config/controls.yaml
+
+All variants of one number of ranks go through one launch; each wraps a model of its own. CPU and gloo only.
+"""
+
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from ddp_tokens.config import Experiment
+from ddp_tokens.controls import resumes
+from ddp_tokens.controls.gradient_cases import WINDOW, Variant, case_layout, of_world_size, ranks_layout
+from ddp_tokens.controls.gradient_windows import COMPARED
+from ddp_tokens.controls.gradients import ways
+from ddp_tokens.controls.workloads import workload_of
+from ddp_tokens.determinism import make_deterministic
+from ddp_tokens.distributed import barrier, process_group, wrap_for_ddp
+from ddp_tokens.gradients import gradients_left_by, traced, write_by_rank
+from ddp_tokens.inputs import Prepared, initial_model, read_prepared
+from ddp_tokens.layout import Layout
+from ddp_tokens.options import parse, run_as_program
+from ddp_tokens.plan import microbatches_of
+from ddp_tokens.reference import DTYPES
+from ddp_tokens.tensors import save_tensors
+from ddp_tokens.world import World, world_from_environment
+
+PROGRAM = "ddp_tokens.controls.ranks"
+RANKS_THAT_RESUME = 2  # with more, DDP's buckets make a resume inexact by themselves
+
+
+def main(arguments: Sequence[str]) -> int:
+    experiment, at, _ = parse(PROGRAM, arguments, "controls", description=__doc__)
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    world = world_from_environment(os.environ, "cpu", size)
+    make_deterministic(experiment.threads_per_rank)
+    left = ranks_layout(at.root, size)
+    with process_group("gloo", experiment.timeout_s):
+        if world.is_main:
+            shutil.rmtree(left.root, ignore_errors=True)
+        barrier()
+        for variant in of_world_size(size):
+            run_variant(variant, experiment, case_layout(at.root, variant.case), left, world)
+        if size == RANKS_THAT_RESUME:
+            resumes.run_all(experiment, at, partial(of_run, left), world)
+    return 0
+
+
+def of_run(left: Layout, name: str) -> Layout:
+    """Where a variant's runs lie."""
+    return Layout(left.root / "runs" / name)
+
+
+def run_variant(variant: Variant, experiment: Experiment, at: Layout, left: Layout, world: World) -> None:
+    """Rank 0 writes one dump per dtype, or each rank the trace of the window, as the check of the variant reads it."""
+    prepared = read_prepared(experiment, at)
+    if variant.check == WINDOW:
+        write_trace(variant, experiment, prepared, at.initial, left.root / "window" / variant.name, world)
+        return
+    for name in variant.dtypes:
+        dump = gradient_of(variant, experiment, prepared, at.initial, DTYPES[name], world)
+        if world.is_main:
+            save_tensors(left.gradients(variant.name, name), dump)
+
+
+def gradient_of(
+    variant: Variant, experiment: Experiment, prepared: Prepared, initial: Path, dtype: torch.dtype, world: World
+) -> dict[str, torch.Tensor]:
+    """After the windows before it, as in training."""
+    model = wrapped(variant, experiment, prepared, initial, dtype, world)
+    index = variant.case.compared[COMPARED]
+    way, workload = ways(prepared, index)[variant.way], workload_of(variant.case)
+    for earlier in range(index):
+        gradients_left_by(way, model, workload, prepared, {"earlier": earlier}, world)
+    return gradients_left_by(way, model, workload, prepared, variant.case.compared, world)
+
+
+def write_trace(
+    variant: Variant, experiment: Experiment, prepared: Prepared, initial: Path, directory: Path, world: World
+) -> None:
+    model = wrapped(variant, experiment, prepared, initial, DTYPES["native"], world)
+    index = variant.case.compared[COMPARED]
+    way, own = ways(prepared, index)[variant.way], microbatches_of(prepared.plan[index], world.rank, prepared.rows)
+    write_by_rank(directory, traced(way, model, workload_of(variant.case), own, world), world)
+
+
+def wrapped(
+    variant: Variant, experiment: Experiment, prepared: Prepared, initial: Path, dtype: torch.dtype, world: World
+) -> DistributedDataParallel:
+    workload = workload_of(variant.case)
+    return wrap_for_ddp(initial_model(experiment, workload, prepared.shape, initial, "cpu", dtype).eval(), world)
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_as_program(PROGRAM, main, sys.argv[1:]))

@@ -1,0 +1,40 @@
+"""The kinds of work of the controls: token_labels, with the head tied to the embedding or a forward in bfloat16."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ddp_tokens.config import Model
+from ddp_tokens.controls.gradient_windows import Case
+from ddp_tokens.corpora.lock import Shape
+from ddp_tokens.workloads import Workload, token_labels
+
+
+@dataclass(frozen=True)
+class Altered:
+    """token_labels with a change; the rest is passed on."""
+
+    tied: bool = False
+    autocast: bool = False
+
+    collate = staticmethod(token_labels.collate)
+    loss_sum = staticmethod(token_labels.loss_sum)
+    metrics = staticmethod(token_labels.metrics)
+
+    def build_model(self, settings: Model, shape: Shape) -> torch.nn.Module:
+        """Tying needs as many classes as symbols."""
+        model = token_labels.TokenLabeller(settings, shape)
+        if self.tied:
+            model.head.weight = model.embedding.weight
+        return model
+
+    def forward(self, model: torch.nn.Module, batch: Any) -> torch.Tensor:
+        """Logits in the parameters' dtype. Autocast leaves float64 as it is."""
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.autocast):
+            logits = token_labels.forward(model, batch)
+        return logits.to(next(model.parameters()).dtype)
+
+
+def workload_of(case: Case) -> Workload:
+    return Altered(case.tied, case.autocast)
