@@ -54,6 +54,7 @@ STEPS = {
     "check_replicas": _script("check_replicas"),
     "check_checkpoints": _script("check_checkpoints"),
     "evaluate": _script("evaluate", *MODEL_FIELDS, "batch", "steps"),
+    "check_evaluation": _script("check_evaluation"),
     "exercise": _script("exercise", "exercise"),
     "figure": _script("figure", "interrupt_at", "tolerances"),
     "summary": _script("summary", *ALL_FIELDS),

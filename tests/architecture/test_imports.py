@@ -51,6 +51,7 @@ ROOMS = [
     "checkpoint",
     "trainer",
     "train",
+    "controls",
     "launch",
     "cli",
 ]

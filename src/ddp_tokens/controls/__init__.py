@@ -1,0 +1,1 @@
+"""Deliberately wrong variants, each of which a check must refuse and name."""
