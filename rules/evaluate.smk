@@ -35,7 +35,7 @@ rule check_evaluation:
     conda:
         "../envs/environment.yaml"
     message:
-        "{wildcards.experiment}: every row is scored once, and the score is the mean over all units"
+        "{wildcards.experiment}: as many rows as the split holds, and the score is the mean over all units"
     script:
         "../workflow_scripts/check_evaluation.py"
 

@@ -103,7 +103,7 @@ def evaluate(experiment: Experiment, at: Layout) -> int:
 
 
 def check_evaluation(experiment: Experiment, at: Layout) -> int:
-    """every row is scored once, and the score is the mean over all units; needs evaluate"""
+    """rows and units scored are those of the split, and the score is the mean over all units; needs evaluate"""
     from ddp_tokens.checks.evaluation import check_evaluation
 
     return _conclude(at, "evaluation", check_evaluation(at.evaluation, at.lock))

@@ -95,6 +95,11 @@ class Optimizer(Section):
 
     lr: PositiveReal = Field(0.02, description="learning rate")
     momentum: Fraction = Field(0.9, description="above 0, so that there is optimizer state that a resume could lose")
+    clip_norm: PositiveReal | None = Field(
+        None,
+        description="largest norm of a window's gradient; larger ones are scaled down, once per window, after the last "
+        "backward",
+    )
 
 
 class Tolerance(Section):

@@ -13,7 +13,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from ddp_tokens.config import Experiment
-from ddp_tokens.corpora.rows import Row
+from ddp_tokens.corpora.rows import Row, supervised_in
 from ddp_tokens.determinism import make_deterministic
 from ddp_tokens.distributed import barrier, claim_device, process_group, wrap_for_ddp
 from ddp_tokens.errors import EmptyWindowError
@@ -25,7 +25,7 @@ from ddp_tokens.options import parse, run_as_program
 from ddp_tokens.plan import microbatches_of, windows_to_compare
 from ddp_tokens.reference import DTYPES, gradients_of, named_gradients
 from ddp_tokens.tensors import save_tensors
-from ddp_tokens.window import accumulate, count_window
+from ddp_tokens.window import accumulate, count_window, sum_window
 from ddp_tokens.workloads import Workload, load
 from ddp_tokens.world import World, world_from_environment
 
@@ -65,14 +65,20 @@ def write_gradients(experiment: Experiment, at: Layout, prepared: Prepared, worl
 def gradient_dumps(
     model: DistributedDataParallel, workload: Workload, prepared: Prepared, world: World
 ) -> dict[str, dict[str, torch.Tensor]]:
-    """Formula -> gradients by CASE/PARAMETER, as every rank holds them after DDP's averaging, dropout off."""
+    """Formula -> gradients by CASE/PARAMETER, as every rank holds them after DDP's averaging, dropout off.
+
+    Raises WorkloadError on every rank alike when the workload sums over other units than the corpus counts.
+    """
     model.eval()
     dumps: dict[str, dict[str, torch.Tensor]] = {TOKEN_MEAN: {}, MEAN_OF_MEANS: {}}
     for case, index in windows_to_compare(prepared.plan, prepared.rows).items():
         microbatches = microbatches_of(prepared.plan[index], world.rank, prepared.rows)
+        counted = supervised_in(row for rows in microbatches for row in rows)
         for formula, dump in dumps.items():
             normalize = normalization(formula, microbatches, index, world)
-            accumulate(model, workload, [workload.collate(rows, world.device) for rows in microbatches], normalize)
+            batches = [workload.collate(rows, world.device) for rows in microbatches]
+            loss_sum, units = accumulate(model, workload, batches, normalize)
+            sum_window(workload, f"window {index + 1}", loss_sum, units, counted, world)
             dump |= named_gradients(case, gradients_of(model.module))
     return dumps
 

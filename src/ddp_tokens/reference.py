@@ -12,7 +12,7 @@ from ddp_tokens.inputs import initial_model, read_prepared
 from ddp_tokens.layout import Layout
 from ddp_tokens.plan import windows_to_compare
 from ddp_tokens.tensors import save_tensors
-from ddp_tokens.workloads import Workload, load
+from ddp_tokens.workloads import Workload, load, require_same_units
 
 DTYPES = {"native": torch.float32, "float64": torch.float64}
 
@@ -38,25 +38,29 @@ def write_references(experiment: Experiment, at: Layout) -> None:
             window = [
                 prepared.rows[i] for of_rank in prepared.plan[index] for microbatch in of_rank for i in microbatch
             ]
-            dump |= named_gradients(case, reference_gradient(model, workload, window, experiment.device))
+            gradient = reference_gradient(model, workload, window, experiment.device, f"window {index + 1}")
+            dump |= named_gradients(case, gradient)
         save_tensors(at.reference(name), dump)
 
 
 def reference_gradient(
-    model: torch.nn.Module, workload: Workload, rows: Iterable[Row], device: str = "cpu"
+    model: torch.nn.Module, workload: Workload, rows: Iterable[Row], device: str = "cpu", window: str = "window"
 ) -> dict[str, torch.Tensor]:
     """Gradient of (sum of losses) / (number of supervised units) over all rows, dropout off, by parameter name.
 
     Row by row, so that nothing is padded and no batching can matter: what a batched, sharded computation must equal.
+    Raises WorkloadError when the workload sums over other units than the corpus counts.
     """
     rows = list(rows)
     model.eval()
     model.zero_grad(set_to_none=True)
-    denominator = supervised_in(rows)
+    denominator, units = supervised_in(rows), 0.0
     for row in rows:
         batch = workload.collate([row], device)
-        loss, _ = workload.loss_sum(workload.forward(model, batch), batch)
+        loss, units_of_row = workload.loss_sum(workload.forward(model, batch), batch)
         (loss / denominator).backward()
+        units += units_of_row
+    require_same_units(workload, window, [(float(units), denominator)])
     return gradients_of(model)
 
 

@@ -37,9 +37,9 @@ QUESTIONS = {
     "resume": "Is the interrupted and resumed run the uninterrupted one, bit for bit?",
     "replicas": "Do all ranks hold the same parameters after training?",
     "checkpoints": "Is each checkpoint whole, unaltered, and free of executable content?",
-    "evaluation": "Is every row scored once, whatever the number of ranks, and is the loss per token the mean over all "
-    "tokens, not a mean of batch means? Judged from what each batch counted. Where all batches hold the same number of "
-    "tokens, or there is one, both means are the same and the outcome is inconclusive.",
+    "evaluation": "Are as many rows and tokens scored as the split holds, whatever the number of ranks, and is the "
+    "loss per token the mean over all tokens, not a mean of batch means? Judged from what each batch counted. Where "
+    "there is one batch, or all hold the same number of tokens, both means are the same: the outcome is inconclusive.",
 }
 
 

@@ -1,4 +1,4 @@
-"""Is each row scored once, and is the score the mean over all supervised units?"""
+"""Are as many rows and units scored as the split holds, and is the score the mean over all supervised units?"""
 
 import math
 from collections import Counter
