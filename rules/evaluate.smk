@@ -1,4 +1,4 @@
-# What the continuous run scores, and the exercise for the reader.
+# What the continuous run scores, whether that is the mean over all units, and the exercise for the reader.
 
 
 rule evaluate:
@@ -19,6 +19,25 @@ rule evaluate:
         "{wildcards.experiment}: loss and accuracy per token of the continuous run"
     script:
         "../workflow_scripts/evaluate.py"
+
+
+rule check_evaluation:
+    input:
+        settings="results/{experiment}/settings/check_evaluation.json",
+        evaluation=rules.evaluate.output.evaluation,
+        lock=rules.prepare.output.lock,
+    output:
+        verdicts="results/{experiment}/checks/evaluation.json",
+    log:
+        "results/{experiment}/logs/check_evaluation.log",
+    benchmark:
+        "results/{experiment}/benchmarks/check_evaluation.tsv"
+    conda:
+        "../envs/environment.yaml"
+    message:
+        "{wildcards.experiment}: as many rows as the split holds, and the score is the mean over all units"
+    script:
+        "../workflow_scripts/check_evaluation.py"
 
 
 rule exercise:

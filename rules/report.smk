@@ -68,6 +68,7 @@ rule summary:
             rules.check_resume.output.verdicts,
             rules.check_replicas.output.verdicts,
             rules.check_checkpoints.output.verdicts,
+            rules.check_evaluation.output.verdicts,
         ],
         evaluation=rules.evaluate.output.evaluation,
         templates=expand(

@@ -105,8 +105,16 @@ def evaluate(experiment: Experiment, at: Layout) -> int:
     scores = evaluate_checkpoint(experiment, at.rows, at.lock, at.checkpoint("continuous", experiment.steps))
     write_json(at.evaluation, scores)
     splits = {split: score for split, score in scores.items() if isinstance(score, dict)}
-    print(tabulate([{"split": split} | score for split, score in splits.items()], headers="keys"))
+    rows = [{"split": split} | score | {"batches": len(score["batches"])} for split, score in splits.items()]
+    print(tabulate(rows, headers="keys"))
     return _wrote(at.evaluation)
+
+
+def check_evaluation(experiment: Experiment, at: Layout) -> int:
+    """rows and units scored are those of the split, and the score is the mean over all units; needs evaluate"""
+    from ddp_tokens.checks.evaluation import check_evaluation
+
+    return _conclude(at, "evaluation", check_evaluation(at.evaluation, at.lock))
 
 
 def exercise(experiment: Experiment, at: Layout) -> int:
@@ -130,6 +138,7 @@ COMMANDS: dict[str, Callable[[Experiment, Layout], int]] = {
     "check-replicas": check_replicas,
     "check-checkpoints": check_checkpoints,
     "evaluate": evaluate,
+    "check-evaluation": check_evaluation,
     "exercise": exercise,
 }
 

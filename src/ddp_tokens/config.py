@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
 
 from ddp_tokens.errors import ConfigError
 from ddp_tokens.sources import module_path
+from ddp_tokens.yaml_files import read_yaml
 
 
 def _no_boolean(value: Any) -> Any:
@@ -95,6 +95,11 @@ class Optimizer(Section):
 
     lr: PositiveReal = Field(0.02, description="learning rate")
     momentum: Fraction = Field(0.9, description="above 0, so that there is optimizer state that a resume could lose")
+    clip_norm: PositiveReal | None = Field(
+        None,
+        description="largest norm of a window's gradient; larger ones are scaled down, once per window, after the last "
+        "backward",
+    )
 
 
 class Tolerance(Section):
@@ -205,7 +210,7 @@ def load_experiment(path: Path | str, overrides: Mapping[str, Any] | None = None
     Raises ConfigError, naming the file and the field.
     """
     defaults = Experiment(name="defaults").model_dump() | {"name": Path(path).stem}
-    values = merge(merge(defaults, _read_yaml(path)), overrides or {})
+    values = merge(merge(defaults, read_yaml(path)), overrides or {})
     try:
         return Experiment.model_validate(values)
     except ValidationError as error:
@@ -267,30 +272,3 @@ def field_paths(section: type[Section], above: str = "") -> list[str]:
         for nested in sections_of(field.annotation):
             paths.extend(field_paths(nested, f"{above}{name}."))
     return paths
-
-
-class _EachFieldOnce(yaml.SafeLoader):
-    """YAML lets the last of two equal fields win, in silence."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        names = [key.value for key, _ in node.value]
-        for key, _ in node.value:
-            if names.count(key.value) > 1:
-                raise yaml.MarkedYAMLError(problem=f"field '{key.value}' is there twice", problem_mark=key.start_mark)
-        return super().construct_mapping(node, deep)
-
-
-def _read_yaml(path: Path | str) -> dict[str, Any]:
-    try:
-        values = _EachFieldOnce(Path(path).read_text(encoding="utf-8")).get_single_data()
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read ({error.strerror}): name an experiment's YAML file") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not UTF-8 text ({error}): save it as UTF-8") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
-    if values is None:
-        return {}
-    if not isinstance(values, dict):
-        raise ConfigError(f"{path} must hold fields and values, not {type(values).__name__}")
-    return values

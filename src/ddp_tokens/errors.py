@@ -6,9 +6,10 @@ UserError
 ├── PlanError              the plan cannot be made, or does not belong to this experiment
 ├── NormalizationError     a denominator that is not positive
 │   └── EmptyWindowError   no supervised unit on any rank in a window
+├── WorkloadError          a kind of work lacks a function, or sums over other units than the corpus counts
 ├── LaunchError            ranks were started in another way than the experiment says
 ├── CheckpointError        a checkpoint is missing, incomplete, altered, or of another experiment
-├── DivergedError          the loss of an update is not a number
+├── DivergedError          the loss or the gradient's norm of an update is not a number
 ├── UnprovenGradientError  training was asked for although a verdict is not as expected
 ├── GateError              the chain is done and an outcome is not the expected one
 └── EvidenceError          a file that a check or a figure reads is missing or malformed
@@ -38,6 +39,10 @@ class NormalizationError(UserError):
 
 
 class EmptyWindowError(NormalizationError):
+    pass
+
+
+class WorkloadError(UserError):
     pass
 
 

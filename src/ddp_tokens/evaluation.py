@@ -1,6 +1,6 @@
 """Score a checkpoint: sums and counts over the rows of a split, each row once, whatever the world size."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ from ddp_tokens.distributed import sum_over_ranks
 from ddp_tokens.inputs import initial_model
 from ddp_tokens.workloads import Workload, load
 from ddp_tokens.world import World
+
+COUNTS = ("rows", "units", "correct")
 
 
 def evaluate_checkpoint(experiment: Experiment, rows_path: Path, lock_path: Path, checkpoint: Path) -> dict[str, Any]:
@@ -34,28 +36,57 @@ def evaluate_checkpoint(experiment: Experiment, rows_path: Path, lock_path: Path
     return scores
 
 
-@torch.no_grad()
 def evaluate(
     model: torch.nn.Module, workload: Workload, rows: Sequence[Row], batch: int, world: World
-) -> dict[str, float]:
+) -> dict[str, Any]:
     """Sums over all rows and all ranks, then one division: never a mean of batch means.
 
     Rank r takes rows r, r + W, ...: no row is padded in or repeated to make shares equal. With more than one rank,
-    every rank calls this and gets the same result.
+    every rank calls this and gets the same result: the scores, `ranks`, and `batches`, what each batch of each rank
+    counted, from which anyone can judge the scores.
     """
-    model.eval()
-    share = rows[world.rank :: world.size]
-    totals = {"loss_sum": 0.0, "correct": 0.0, "units": 0.0}
-    for start in range(0, len(share), batch):
-        collated = workload.collate(share[start : start + batch], world.device)
-        for name, value in workload.metrics(workload.forward(model, collated), collated).items():
-            totals[name] += value
-    loss_sum, correct, units, counted = sum_over_ranks([*totals.values(), len(share)], world.device)
+    shares = [rows[rank :: world.size] for rank in range(world.size)]
+    own = score_batches(model, workload, shares[world.rank], batch, world)
+    batches = gathered(own, [len(range(0, len(share), batch)) for share in shares], world)
+    totals = {name: sum(scores[name] for scores in batches) for name in COUNTS}
+    loss_sum = sum(scores["loss_sum"] for scores in batches)
     return {
-        "rows": int(counted),
-        "units": int(units),
-        "correct": int(correct),
+        **totals,
         "loss_sum": loss_sum,
-        "loss_per_token": loss_sum / units,
-        "accuracy_per_token": correct / units,
+        "loss_per_token": loss_sum / totals["units"],
+        "accuracy_per_token": totals["correct"] / totals["units"],
+        "ranks": world.size,
+        "batches": batches,
     }
+
+
+@torch.no_grad()
+def score_batches(
+    model: torch.nn.Module, workload: Workload, rows: Sequence[Row], batch: int, world: World
+) -> list[dict[str, float]]:
+    """Per batch of this rank: rows, supervised units, correct ones, and the sum of their losses. Dropout is off."""
+    model.eval()
+    scores = []
+    for start in range(0, len(rows), batch):
+        of_batch = rows[start : start + batch]
+        collated = workload.collate(of_batch, world.device)
+        scores.append({"rows": len(of_batch), **workload.metrics(workload.forward(model, collated), collated)})
+    return scores
+
+
+def gathered(own: Sequence[Mapping[str, float]], batches_of_ranks: Sequence[int], world: World) -> list[dict[str, Any]]:
+    """The batches of all ranks, in the order of ranks, on every rank. One all-reduce.
+
+    Each rank adds its values to places that are 0 on all others, so they arrive bit for bit.
+    """
+    names = (*COUNTS, "loss_sum")
+    places = [0.0] * (len(names) * sum(batches_of_ranks))
+    first = len(names) * sum(batches_of_ranks[: world.rank])
+    values = [float(scores[name]) for scores in own for name in names]
+    places[first : first + len(values)] = values
+    summed = iter(sum_over_ranks(places, world.device))
+    return [
+        {"rank": rank, **{name: int(next(summed)) for name in COUNTS}, "loss_sum": next(summed)}
+        for rank, number in enumerate(batches_of_ranks)
+        for _ in range(number)
+    ]

@@ -26,7 +26,7 @@ from ddp_tokens.options import parse, run_as_program
 from ddp_tokens.plan import microbatches_of, windows_to_compare
 from ddp_tokens.reference import DTYPES, gradients_of, named_gradients
 from ddp_tokens.tensors import save_tensors
-from ddp_tokens.window import accumulate, count_window
+from ddp_tokens.window import accumulate, count_window, sum_window
 from ddp_tokens.window_trace import trace
 from ddp_tokens.workloads import Workload, load
 from ddp_tokens.world import World, world_from_environment
@@ -100,9 +100,9 @@ def token_mean(
     model: DistributedDataParallel, workload: Workload, microbatches: Microbatches, name: str, world: World
 ) -> None:
     """As training does it: one all-reduce of the count, then W * S_r / N."""
-    _, total = count_window(microbatches, name, world.device)
+    local, total = count_window(microbatches, name, world.device)
     normalize = partial(global_token_loss, global_count=total, world_size=world.size)
-    accumulate(model, workload, [workload.collate(rows, world.device) for rows in microbatches], normalize)
+    _through(model, workload, microbatches, name, world, local, normalize)
 
 
 def mean_of_means(
@@ -110,8 +110,22 @@ def mean_of_means(
 ) -> None:
     """The known mistake: S_r / N_r."""
     local, _ = count_window(microbatches, name, world.device)
-    normalize = partial(mean_of_means_loss, local_count=local)
-    accumulate(model, workload, [workload.collate(rows, world.device) for rows in microbatches], normalize)
+    _through(model, workload, microbatches, name, world, local, partial(mean_of_means_loss, local_count=local))
+
+
+def _through(
+    model: DistributedDataParallel,
+    workload: Workload,
+    microbatches: Microbatches,
+    name: str,
+    world: World,
+    counted: int,
+    normalize: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
+    """Raises WorkloadError on every rank alike when the workload sums over other units than the corpus counts."""
+    batches = [workload.collate(rows, world.device) for rows in microbatches]
+    loss_sum, units = accumulate(model, workload, batches, normalize)
+    sum_window(workload, name, loss_sum, units, counted, world)
 
 
 WAYS: Mapping[str, Way] = {TOKEN_MEAN: token_mean, MEAN_OF_MEANS: mean_of_means}

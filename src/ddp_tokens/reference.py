@@ -12,7 +12,7 @@ from ddp_tokens.inputs import Prepared, initial_model, read_prepared
 from ddp_tokens.layout import Layout
 from ddp_tokens.plan import windows_to_compare
 from ddp_tokens.tensors import save_tensors, weights_of
-from ddp_tokens.workloads import Workload, load
+from ddp_tokens.workloads import Workload, load, require_same_units
 
 DTYPES = {"native": torch.float32, "float64": torch.float64}
 Gradients = dict[str, torch.Tensor]
@@ -60,9 +60,11 @@ def references(
     native, exact = (model(dtype) for dtype in DTYPES.values())
     for case, index in cases.items():
         window = [[[prepared.rows[i] for i in rows] for rows in of_rank] for of_rank in prepared.plan[index]]
-        of_microbatches = parts(exact, workload, window, device)
+        of_microbatches = parts(exact, workload, window, device, f"window {index + 1}")
         denominator = supervised_in(row for of_rank in window for rows in of_rank for row in rows)
-        dumps["native"] |= named_gradients(case, batched_gradient(native, workload, window, device))
+        dumps["native"] |= named_gradients(
+            case, batched_gradient(native, workload, window, device, f"window {index + 1}")
+        )
         dumps["float64"] |= named_gradients(case, mean_of(of_microbatches, denominator))
         for (rank, microbatch), gradients in of_microbatches.items():
             dumps["parts"] |= named_gradients(f"{case}/{rank}/{microbatch}", gradients)
@@ -70,7 +72,7 @@ def references(
 
 
 def parts(
-    model: torch.nn.Module, workload: Workload, window: RowsOfWindow, device: str = "cpu"
+    model: torch.nn.Module, workload: Workload, window: RowsOfWindow, device: str = "cpu", name: str = "window"
 ) -> dict[tuple[int, int], Gradients]:
     """(rank, microbatch) -> gradient of the SUM of the losses of its supervised units, dropout off.
 
@@ -78,7 +80,7 @@ def parts(
     these.
     """
     return {
-        (rank, index): _accumulated(model, workload, [[row] for row in rows], 1, device)
+        (rank, index): _accumulated(model, workload, [[row] for row in rows], 1, device, name)
         for rank, of_rank in enumerate(window)
         for index, rows in enumerate(of_rank)
     }
@@ -95,7 +97,7 @@ def mean_of(of_microbatches: dict[tuple[int, int], Gradients], denominator: int)
 
 
 def batched_gradient(
-    model: torch.nn.Module, workload: Workload, window: RowsOfWindow, device: str = "cpu"
+    model: torch.nn.Module, workload: Workload, window: RowsOfWindow, device: str = "cpu", name: str = "window"
 ) -> Gradients:
     """The same gradient from the microbatches as they are trained on, padding included, all in this process.
 
@@ -103,26 +105,38 @@ def batched_gradient(
     """
     microbatches = [rows for of_rank in window for rows in of_rank]
     denominator = supervised_in(row for rows in microbatches for row in rows)
-    return _accumulated(model, workload, microbatches, denominator, device)
+    return _accumulated(model, workload, microbatches, denominator, device, name)
 
 
 def reference_gradient(
-    model: torch.nn.Module, workload: Workload, rows: Iterable[Row], device: str = "cpu"
+    model: torch.nn.Module, workload: Workload, rows: Iterable[Row], device: str = "cpu", window: str = "window"
 ) -> Gradients:
-    """Gradient of (sum of losses) / (number of supervised units) over all rows, one by one, dropout off."""
+    """Gradient of (sum of losses) / (number of supervised units) over all rows, one by one, dropout off.
+
+    Raises WorkloadError when the workload sums over other units than the corpus counts.
+    """
     rows = list(rows)
-    return _accumulated(model, workload, [[row] for row in rows], supervised_in(rows), device)
+    return _accumulated(model, workload, [[row] for row in rows], supervised_in(rows), device, window)
 
 
 def _accumulated(
-    model: torch.nn.Module, workload: Workload, batches: Iterable[Sequence[Row]], denominator: int, device: str
+    model: torch.nn.Module,
+    workload: Workload,
+    batches: Sequence[Sequence[Row]],
+    denominator: int,
+    device: str,
+    window: str,
 ) -> Gradients:
     model.eval()
     model.zero_grad(set_to_none=True)
+    units = 0.0
     for rows in batches:
         batch = workload.collate(rows, device)
-        loss, _ = workload.loss_sum(workload.forward(model, batch), batch)
+        loss, units_of_batch = workload.loss_sum(workload.forward(model, batch), batch)
         (loss / denominator).backward()
+        units += units_of_batch
+    counted = supervised_in(row for rows in batches for row in rows)
+    require_same_units(workload, window, [(float(units), counted)])
     return gradients_of(model)
 
 

@@ -38,6 +38,9 @@ QUESTIONS = {
     "resume": "Is the interrupted and resumed run the uninterrupted one, bit for bit?",
     "replicas": "Do all ranks hold the same parameters after training?",
     "checkpoints": "Is each checkpoint whole, unaltered, and free of executable content?",
+    "evaluation": "Are as many rows and tokens scored as the split holds, whatever the number of ranks, and is the "
+    "loss per token the mean over all tokens, not a mean of batch means? Judged from what each batch counted. Where "
+    "there is one batch, or all hold the same number of tokens, both means are the same: the outcome is inconclusive.",
 }
 
 

@@ -55,6 +55,7 @@ STEPS = {
     "check_replicas": _script("check_replicas"),
     "check_checkpoints": _script("check_checkpoints"),
     "evaluate": _script("evaluate", *MODEL_FIELDS, "batch", "steps"),
+    "check_evaluation": _script("check_evaluation"),
     "exercise": _script("exercise", "exercise"),
     "controls": Step("src/ddp_tokens/controls/ranks.py", ALL_FIELDS),
     "figure": _script("figure", "interrupt_at", "tolerances"),

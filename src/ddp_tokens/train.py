@@ -104,7 +104,8 @@ def _train_until(
         if state.step >= until:
             raise CheckpointError(f"{resume} is at update {state.step}, so nothing is left to do up to {until}")
     start = take_start(state, begun.when_seeded, world)
-    updates = train(begun.model, state, begun.workload, prepared.plan, prepared.rows, world, until)
+    clip_norm = experiment.optimizer.clip_norm
+    updates = train(begun.model, state, begun.workload, prepared.plan, prepared.rows, world, until, clip_norm)
     for record in tqdm(updates, total=until, initial=state.step, disable=None if world.is_main else True):
         if record["step"] % LINES_EVERY == 0 or record["step"] == until:
             log.info("update %d of %d: loss %.4f over %d units", record["step"], until, record["loss"], record["units"])

@@ -8,9 +8,10 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from ddp_tokens.corpora.rows import Row, supervised_in
-from ddp_tokens.distributed import global_count
+from ddp_tokens.distributed import global_count, sum_over_ranks
 from ddp_tokens.errors import EmptyWindowError
-from ddp_tokens.workloads import Workload
+from ddp_tokens.workloads import Workload, require_same_units
+from ddp_tokens.world import World
 
 
 def count_window(microbatches: Sequence[Sequence[Row]], window: str, device: str = "cpu") -> tuple[int, int]:
@@ -33,17 +34,33 @@ def accumulate(
     workload: Workload,
     batches: Sequence[Any],
     normalize: Callable[[torch.Tensor], torch.Tensor],
-) -> float:
-    """Leave in each parameter's .grad the window's gradient, averaged over ranks; return this rank's loss sum.
+) -> tuple[float, float]:
+    """Leave in each parameter's .grad the window's gradient, averaged over ranks.
+
+    Returns this rank's loss sum, and the number of units that the workload says it summed over: for sum_window.
 
     `normalize` turns a microbatch's loss sum into what backward() is called on; it knows the window's denominator.
     Forward and backward both stand inside no_sync: DDP decides in forward whether the next backward synchronizes.
     """
     model.zero_grad(set_to_none=True)
-    losses = []
+    losses, units = [], 0.0
     for index, batch in enumerate(batches):
         with nullcontext() if index == len(batches) - 1 else model.no_sync():
-            loss, _ = workload.loss_sum(workload.forward(model, batch), batch)
+            loss, units_of_batch = workload.loss_sum(workload.forward(model, batch), batch)
             normalize(loss).backward()
         losses.append(loss.detach())
-    return float(torch.stack(losses).double().sum())
+        units += units_of_batch
+    return float(torch.stack(losses).double().sum()), float(units)
+
+
+def sum_window(workload: Workload, window: str, loss_sum: float, summed: float, counted: int, world: World) -> float:
+    """The loss sum over all ranks. One all-reduce, which carries what each rank summed over and what its rows count.
+
+    Raises WorkloadError on every rank alike when these differ on any rank: a gradient that was divided by other units
+    than it sums over is wrong, so no update may be made of it.
+    """
+    units = [0.0] * (2 * world.size)
+    units[2 * world.rank : 2 * world.rank + 2] = [summed, counted]
+    total, *of_ranks = sum_over_ranks([loss_sum, *units], world.device)
+    require_same_units(workload, window, list(zip(of_ranks[::2], of_ranks[1::2], strict=True)))
+    return total

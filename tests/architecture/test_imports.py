@@ -16,6 +16,7 @@ ROOMS = [
     "errors",
     "files",
     "sources",
+    "yaml_files",
     "config",
     "config_docs",
     "world",

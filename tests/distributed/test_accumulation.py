@@ -9,8 +9,11 @@ import torch
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from ddp_tokens.checkpoint import TrainingState
+from ddp_tokens.config import Optimizer
 from ddp_tokens.distributed import wrap_for_ddp
 from ddp_tokens.normalization import global_token_loss
+from ddp_tokens.trainer import build_optimizer, train
 from ddp_tokens.window import accumulate, count_window
 from ddp_tokens.world import World
 from tests.distributed.ranks import run_ranks
@@ -74,7 +77,7 @@ def calls_per_window(world: World, microbatches: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("microbatches", [1, 2, 3])
 @pytest.mark.parametrize("world_size", [1, 2, 3])
-def test_one_all_reduce_per_bucket_and_window(tmp_path, world_size, microbatches):
+def test_forward_outside_no_sync_reduces_in_every_microbatch_and_we_once_per_window(tmp_path, world_size, microbatches):
     """Known failure forward-outside-no-sync: the same gradient, but as many all-reduces as microbatches, silently."""
     for found in run_ranks(calls_per_window, world_size, tmp_path, microbatches):
         once, every_time = list(range(BUCKETS)), sorted(list(range(BUCKETS)) * microbatches)
@@ -118,7 +121,7 @@ def watch_windows(world: World, targets: list[list[list[int]]]) -> dict[str, Any
     losses, gradients = [], []
     for _ in range(WINDOWS):
         batches = [workload.collate(microbatch) for microbatch in rows]
-        losses.append(accumulate(model, workload, batches, normalize))
+        losses.append(accumulate(model, workload, batches, normalize)[0])
         gradients.append(float(model.module.theta.grad))
     before, steps_before = float(model.module.theta), len(optimizer_steps)
     optimizer.step()
@@ -148,3 +151,26 @@ def test_a_window_clears_gradients_once_moves_nothing_and_returns_this_ranks_los
         assert rank["steps"] == [0, 1]
         # The guard: one step with this gradient at learning rate 1 does move the parameter, and is seen.
         assert rank["theta"][1] == pytest.approx(8.0, rel=1e-14)
+
+
+def train_by(world: World, targets: list[list[list[int]]]) -> list[list[float]]:
+    """By window, theta and the loss. `targets[window][rank]`: one label per microbatch. Each update, at learning rate
+    0.5 without momentum, takes theta to the mean target of its window."""
+    rows = {str(target): row(target) for window in targets for of_rank in window for target in of_rank}
+    plan = [[[[str(target)] for target in of_rank] for of_rank in window] for window in targets]
+    bare = SquaredError().build_model(None, None)
+    model = wrap_for_ddp(bare, world)
+    state = TrainingState(bare, build_optimizer(model, Optimizer(lr=0.5, momentum=0)))
+    updates = train(model, state, SquaredError(), plan, rows, world, len(plan))
+    return [[float(bare.theta), record["loss"]] for record in updates]
+
+
+def test_short_last_window_divides_by_its_own_count(tmp_path):
+    """Four microbatches per rank, of targets 1 to 8, then a last window with two of them, of targets 10 to 13.
+
+    theta goes to 4.5, then to 11.5, where a division by four microbatches would stop half-way, at 8. The losses are
+    (1 + 4 + ... + 64) / 8 = 25.5 at theta = 0, and the mean of 5.5^2, 6.5^2, 7.5^2 and 8.5^2 = 50.25 at 4.5.
+    """
+    windows = [[[1, 2, 3, 4], [5, 6, 7, 8]], [[10, 11], [12, 13]]]
+    for found in run_ranks(train_by, 2, tmp_path, windows):
+        assert found == [pytest.approx([4.5, 25.5], rel=1e-14), pytest.approx([11.5, 50.25], rel=1e-14)]

@@ -42,7 +42,7 @@ def score_labels(world: World, rows: list[Row], batch: int) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 4])
-def test_each_of_21_rows_is_counted_once(tmp_path, world_size):
+def test_padded_sampler_counts_twice_and_we_count_each_of_21_rows_once(tmp_path, world_size):
     """Known failure padded-sampler-counts-twice: 22 on two ranks.
 
     21 rows, lengths 1..8 twice and 1..5: 36 + 36 + 15 = 87 tokens, of which those of rows 6, 13 and 20 (lengths 7, 6
@@ -71,7 +71,7 @@ def test_fewer_rows_than_ranks_leave_a_rank_with_nothing_to_add(tmp_path):
 
 
 @pytest.mark.parametrize(("world_size", "batch"), [(1, 1), (1, 2), (2, 1)])
-def test_the_loss_is_not_a_mean_of_batch_means(tmp_path, world_size, batch):
+def test_evaluation_mean_of_batches_is_not_the_loss(tmp_path, world_size, batch):
     """Known failure evaluation-mean-of-batches: (loss sum, units) are (2, 1) and (90, 9).
 
     The mean over all units is 92/10 = 9.2; the mean of the batches' means, 2 and 10, would be 6.

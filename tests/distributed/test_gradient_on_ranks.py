@@ -161,14 +161,14 @@ def weights_of_tokens(world: World, tokens: list[int]) -> list[dict[str, float]]
     return weights
 
 
-def test_a_lone_token_weighs_what_every_token_weighs(tmp_path):
+def test_lone_token_weighs_what_every_token_weighs(tmp_path):
     """Known failure lone-token: 5 and 1 tokens. Each weighs 1/6; in a mean of means 1/10 and, for the lone one, 1/2."""
     for weights in run_ranks(weights_of_tokens, 2, tmp_path, [5, 1]):
         assert [weight["token_mean"] for weight in weights] == pytest.approx([1 / 6] * 6, rel=1e-14)
         assert [weight["mean_of_means"] for weight in weights] == pytest.approx([0.1] * 5 + [0.5], rel=1e-14)
 
 
-def test_four_ranks_with_unequal_counts_divide_by_the_sum_of_counts(tmp_path):
+def test_local_counts_four_ranks_divide_by_the_sum_of_counts(tmp_path):
     """Known failure local-counts-four-ranks. Targets: 1 | 2, 2 | 3, 3, 3 | 4 six times, so 12 units.
 
     Gradient at theta = 0: -2 * (1 + 4 + 9 + 24) / 12 = -19/3. Mean of the local means: -2 * (1 + 2 + 3 + 4) / 4 = -5.

@@ -44,8 +44,8 @@ def dumped(request, tmp_path_factory):
 def test_every_gradient_is_judged_as_expected(dumped):
     """2 formulas, 2 dtypes, 2 windows.
 
-    With three ranks the most unequal window happens to hold 38 units in both microbatches, so that weighing microbatches
-    alike is the token mean there; by arithmetic, so it is expected.
+    With three ranks the most unequal window happens to hold 38 units in both microbatches, so that weighing
+    microbatches alike is the token mean there; by arithmetic, so it is expected.
     """
     verdicts = parity(dumped)
     assert len(verdicts) == 8

@@ -1,9 +1,10 @@
 """Ways in which distributed training has gone wrong for other people, in small numbers.
 
-Each test holds the right value, and shows that the mistaken formula gives the wrong value that was reported.
-Evaluation's cases are in test_evaluation.py; those of DDP, resume and checkpoints need ranks or files.
+Each test holds the right value, and shows that the mistaken formula gives the wrong value that was reported. Here is
+the arithmetic; what needs ranks is in tests/distributed. A test's name begins with that of its case.
 """
 
+import re
 from fractions import Fraction
 
 import pytest
@@ -11,6 +12,28 @@ import torch
 
 from ddp_tokens.errors import NormalizationError
 from ddp_tokens.normalization import global_token_loss, mean_of_means_loss
+from tests.helpers import PROJECT
+
+# Case -> the files that hold its tests, below tests/.
+CASES = {
+    "lone_token": ["unit/test_known_failures.py", "distributed/test_gradient_on_ranks.py"],
+    "three_to_one": ["unit/test_known_failures.py"],
+    "local_counts_four_ranks": ["unit/test_known_failures.py", "distributed/test_gradient_on_ranks.py"],
+    "count_inside_node_only": ["unit/test_known_failures.py"],
+    "signature_decides_formula": [
+        "unit/test_reference.py",
+        "unit/workloads/test_load.py",
+        "distributed/test_units_of_the_workload.py",
+    ],
+    "short_last_window": ["unit/test_known_failures.py", "distributed/test_accumulation.py"],
+    "extra_division": ["unit/test_known_failures.py"],
+    "forward_outside_no_sync": ["distributed/test_accumulation.py"],
+    "one_rank_empty": ["unit/test_known_failures.py", "distributed/test_windows_without_units.py"],
+    "window_empty_everywhere": ["unit/test_known_failures.py", "distributed/test_windows_without_units.py"],
+    "clip_per_microbatch": ["distributed/test_clipping.py"],
+    "evaluation_mean_of_batches": ["unit/test_evaluation.py", "distributed/test_evaluation_on_ranks.py"],
+    "padded_sampler_counts_twice": ["unit/test_evaluation.py", "distributed/test_evaluation_on_ranks.py"],
+}
 
 
 def average(values):
@@ -25,6 +48,12 @@ def right(sums, counts):
 
 def wrong(sums, counts):
     return average(mean_of_means_loss(part, count) for part, count in zip(sums, counts, strict=True))
+
+
+@pytest.mark.parametrize(("case", "file"), [(case, file) for case, files in CASES.items() for file in files])
+def test_each_case_is_found_by_its_name(case, file):
+    """Where a reader looks for it; so that a renamed test is not lost."""
+    assert re.search(rf"^def test_{case}(_\w+)?\(", (PROJECT / "tests" / file).read_text(), flags=re.MULTILINE)
 
 
 def test_lone_token():

@@ -4,6 +4,7 @@ import torch
 
 from ddp_tokens.checks.gradient_norms import algebra_tolerances, errors, largest_ratio
 from ddp_tokens.corpora.rows import supervised
+from ddp_tokens.errors import WorkloadError
 from ddp_tokens.layout import Layout
 from ddp_tokens.prepare import prepare
 from ddp_tokens.reference import (
@@ -93,6 +94,25 @@ def test_dropout_is_off(gradient):
 def test_a_parameter_without_a_gradient_is_left_out():
     model = tiny_model()
     assert gradients_of(model) == {}
+
+
+class CountsOneMore:
+    """token_labels, but the loss claims a unit that the corpus does not count."""
+
+    collate, forward = staticmethod(token_labels.collate), staticmethod(token_labels.forward)
+
+    @staticmethod
+    def loss_sum(outputs, batch):
+        loss, units = token_labels.loss_sum(outputs, batch)
+        return loss, units + 1
+
+
+def test_signature_decides_formula_so_other_units_than_the_corpus_counts_are_refused():
+    """Two rows, so two units too many."""
+    units = len(SHORT.tokens) + len(LONG.tokens)
+    message = f"window 3: workload CountsOneMore sums the losses of {units + 2} units on rank 0, where .* {units}: let"
+    with pytest.raises(WorkloadError, match=message):
+        reference_gradient(tiny_model(), CountsOneMore(), [SHORT, LONG], window="window 3")
 
 
 def written_in(folder, **changes):

@@ -30,12 +30,13 @@ def test_the_gradient_is_that_of_the_mean_and_the_loss_is_the_sum():
     expected = reference_gradient(model, token_labels, [row])
     batch = token_labels.collate([row])
     normalize = partial(global_token_loss, global_count=batch.units, world_size=1)
-    loss_sum = accumulate(model, token_labels, [batch], normalize)
+    loss_sum, units = accumulate(model, token_labels, [batch], normalize)
     found = gradients_of(model)
     assert set(found) == set(expected)
     assert all(torch.equal(found[name], expected[name]) for name in expected)
     again, _ = token_labels.loss_sum(token_labels.forward(model, batch), batch)
     assert loss_sum == float(again.detach())
+    assert units == len(row.tokens)
 
 
 def test_gradients_of_an_earlier_window_do_not_stay():

@@ -20,6 +20,7 @@ ALL_RULES = {
     "check_replicas",
     "check_checkpoints",
     "evaluate",
+    "check_evaluation",
     "exercise",
     "figure",
     "summary",
@@ -58,7 +59,7 @@ def test_the_built_experiment_proves_what_it_should(built):
     zero_window = verdicts(built, "zero_window")["empty_window"]
     assert zero_window["observed"]["ranks_that_refused"] == 2
     assert "window 1" in zero_window["observed"]["messages"]["0"]
-    for check in ("loss", "resume", "replicas", "checkpoints", "zero_window"):
+    for check in ("loss", "resume", "replicas", "checkpoints", "zero_window", "evaluation"):
         assert {verdict["outcome"] for verdict in verdicts(built, check).values()} == {"pass"}
 
 
@@ -106,6 +107,7 @@ def test_steps_by_hand_write_the_same_files_as_the_rules(built, tmp_path):
         ("ddp_tokens.cli", "check-replicas", *common),
         ("ddp_tokens.cli", "check-checkpoints", *common),
         ("ddp_tokens.cli", "evaluate", *common),
+        ("ddp_tokens.cli", "check-evaluation", *common),
     ):
         done = run(built, *command)
         assert done.returncode == 0, f"{command}\n{done.stdout}"

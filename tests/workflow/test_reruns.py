@@ -10,8 +10,9 @@ import pytest
 from tests.workflow.projects import rules_to_run
 
 TRAINING = {"interrupt", "continuous", "resume"}
-AFTER_TRAINING = {"check_resume", "check_replicas", "check_checkpoints", "evaluate", "figure", "summary", "gate"}
+SCORES = {"evaluate", "check_evaluation"}
 CONCLUSION = {"summary", "gate"}
+AFTER_TRAINING = {"check_resume", "check_replicas", "check_checkpoints", "figure"} | SCORES | CONCLUSION
 
 
 @contextmanager
@@ -40,7 +41,8 @@ def edited(*paths: Path) -> Iterator[None]:
             ["src/ddp_tokens/normalization.py"],
             {"check_loss", "gradients", "check_parity", "check_zero_window", "exercise"} | TRAINING | AFTER_TRAINING,
         ),
-        (["src/ddp_tokens/evaluation.py"], {"evaluate"} | CONCLUSION),
+        (["src/ddp_tokens/evaluation.py"], SCORES | CONCLUSION),
+        (["src/ddp_tokens/checks/evaluation.py"], {"check_evaluation"} | CONCLUSION),
         (["workflow_scripts/check_loss.py"], {"check_loss"} | CONCLUSION),
         # A check that reruns hides what comes after it from Snakemake's own triggers, as its verdict only guards.
         (
@@ -67,7 +69,7 @@ def test_another_lock_file_reruns_everything(built):
     [
         ("optimizer={lr: 0.05}", TRAINING | AFTER_TRAINING),
         ("tolerances={published: {atol: 1e-5}}", {"check_parity", "figure"} | CONCLUSION),
-        ("interrupt_at=3", {"interrupt", "resume"} | AFTER_TRAINING - {"evaluate"}),
+        ("interrupt_at=3", {"interrupt", "resume"} | AFTER_TRAINING - SCORES),
         ("train_anyway=true", TRAINING | AFTER_TRAINING),
     ],
 )

@@ -1,7 +1,9 @@
 """One file per kind of work. The trainer, the checks and the rules know a kind of work only through `Workload`."""
 
 import importlib
+import inspect
 from collections.abc import Sequence
+from types import ModuleType
 from typing import Any, Protocol, cast
 
 import torch
@@ -9,6 +11,7 @@ import torch
 from ddp_tokens.config import Model
 from ddp_tokens.corpora.lock import Shape
 from ddp_tokens.corpora.rows import Row
+from ddp_tokens.errors import WorkloadError
 
 
 class Workload(Protocol):
@@ -28,5 +31,44 @@ class Workload(Protocol):
         """Sums and counts by name, never means."""
 
 
+FUNCTIONS = ("build_model", "collate", "forward", "loss_sum", "metrics")
+
+
 def load(name: str) -> Workload:
-    return cast(Workload, importlib.import_module(f"{__name__}.{name}"))
+    """Raises WorkloadError when the file lacks a function of Workload, or one cannot be called as it is called here."""
+    module = importlib.import_module(f"{__name__}.{name}")
+    for function in FUNCTIONS:
+        _require_callable(module, function)
+    return cast(Workload, module)
+
+
+def require_same_units(workload: Workload, window: str, units_of_ranks: Sequence[tuple[float, float]]) -> None:
+    """`units_of_ranks`: by rank, the units of the window whose losses the workload says it summed, and those that the
+    corpus counts.
+
+    Raises WorkloadError, naming the first rank where they differ: the formula divides by what the corpus counts.
+    """
+    for rank, (summed, counted) in enumerate(units_of_ranks):
+        if summed != counted:
+            raise WorkloadError(
+                f"{window}: workload {_name(workload)} sums the losses of {summed:.15g} units on rank {rank}, where "
+                f"the corpus counts {counted:.15g}: let its loss_sum cover the supervised units and no others"
+            )
+
+
+def _require_callable(module: ModuleType, name: str) -> None:
+    needed = list(inspect.signature(getattr(Workload, name)).parameters)[1:]
+    call = f"{name}({', '.join(needed)})"
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise WorkloadError(f"{module.__file__} has no function {name}: define {call}")
+    try:
+        inspect.signature(function).bind(*needed)
+    except (TypeError, ValueError) as error:
+        raise WorkloadError(
+            f"{module.__file__}: {name} cannot be called as {call} ({error}): let it take these arguments"
+        ) from None
+
+
+def _name(workload: Workload) -> str:
+    return getattr(workload, "__name__", type(workload).__name__).rpartition(".")[2]

@@ -1,0 +1,135 @@
+"""Are as many rows and units scored as the split holds, and is the score the mean over all supervised units?"""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ddp_tokens.checks.verdict import INCONCLUSIVE, PASS, Verdict, outcome
+from ddp_tokens.errors import EvidenceError
+from ddp_tokens.files import digests, read_json
+
+PADDED_DUPLICATES = "padded_duplicates"
+MEAN_OF_BATCH_MEANS = "mean_of_batch_means"
+MEAN_OF_RANK_MEANS = "mean_of_rank_means"
+SPLITS = ("validation", "test")
+NOT_SCORED: Mapping[str, Any] = {"rows": 0, "units": 0, "ranks": 1, "batches": []}
+MARGIN = 3
+
+Batches = Sequence[Mapping[str, Any]]
+
+
+def check_evaluation(evaluation: Path, lock: Path) -> list[Verdict]:
+    """Two verdicts for each split that the corpus holds or that was scored; one where there is no unit to average.
+
+    Raises EvidenceError when the scores do not say what each batch counted.
+    """
+    scores, counts = read_json(evaluation), read_json(lock)["counts"]
+    evidence = digests([evaluation, lock])
+    verdicts = []
+    for split in SPLITS:
+        score = scores.get(split, NOT_SCORED)
+        if not {"batches", "ranks"} <= set(score):
+            raise EvidenceError(f"{evaluation} does not say what each batch of '{split}' counted: run evaluate again")
+        if split in scores or counts[split]["rows"]:
+            verdicts.append(judge_rows(split, score, counts[split], evidence))
+        if any(batch["units"] for batch in score["batches"]):
+            verdicts.append(judge_mean(split, score, evidence))
+    return verdicts
+
+
+def judge_rows(split: str, score: Mapping[str, Any], counts: Mapping[str, int], evidence: Mapping[str, str]) -> Verdict:
+    """`counts`: the corpus lock's `rows` and `supervised` of this split."""
+    right = {"rows": counts["rows"], "units": counts["supervised"]}
+    in_batches = {name: sum(batch[name] for batch in score["batches"]) for name in right}
+    first_difference = None
+    for name, number in right.items():
+        if first_difference is None and (score[name], in_batches[name]) != (number, number):
+            found = {"counted": score[name], "in_batches": in_batches[name], "in_the_corpus": number}
+            first_difference = {"quantity": name, **found}
+    next_multiple = math.ceil(right["rows"] / score["ranks"]) * score["ranks"]
+    padded = right["rows"] < score["rows"] == next_multiple
+    return Verdict(
+        case=f"{split}.rows",
+        expected=PASS,
+        outcome=outcome(first_difference is None),
+        criterion=f"{right['rows']} rows and {right['units']} supervised units are counted, as many as the corpus "
+        "holds, in the totals and over all batches, whatever the number of ranks",
+        observed={"rows": score["rows"], "units": score["units"], "ranks": score["ranks"]}
+        | {f"{name}_in_batches": number for name, number in in_batches.items()},
+        evidence=evidence,
+        first_difference=first_difference,
+        diagnosis=(PADDED_DUPLICATES,) if padded else (),
+    )
+
+
+def judge_mean(split: str, score: Mapping[str, Any], evidence: Mapping[str, str]) -> Verdict:
+    """At least one batch must have a unit. Where all batches have the same number of units, the mean of their means is
+    the mean over all units: such a split can show no mistake, and the outcome is `inconclusive`.
+    """
+    found, batches = score["loss_per_token"], [batch for batch in score["batches"] if batch["units"]]
+    units = sum(batch["units"] for batch in batches)
+    right = math.fsum(batch["loss_sum"] for batch in score["batches"]) / units
+    tolerance = rounding(batches, [units] * len(batches))
+    wrong = wrong_means(batches)
+    distances = [abs(mean - right) for _, mean, _ in wrong]
+    power = min(distances) / tolerance if tolerance else 0.0
+    error = abs(found - right)
+    agrees, one_formula = error <= tolerance, len({batch["units"] for batch in batches}) == 1
+    undecidable = agrees and power < MARGIN
+    known = [name for name, mean, allowed in wrong if abs(found - mean) <= allowed]
+    return Verdict(
+        case=f"{split}.mean",
+        expected=INCONCLUSIVE if one_formula else PASS,
+        outcome=INCONCLUSIVE if undecidable else outcome(agrees),
+        criterion=(
+            "|loss_per_token - sum of loss sums / sum of units| <= (batches + 1) x 2^-52 x sum of |loss sums| / units "
+            f"= {tolerance:.3g}, the rounding of float64 sums in any order, and the nearest wrong mean is at least "
+            f"{MARGIN} tolerances away" + (" (all batches have the same number of units)" if one_formula else "")
+        ),
+        observed={"error": error, "tolerance": tolerance, "power": power, "loss_per_token": found}
+        | {"mean_over_all_units": right, "nearest_wrong_mean": wrong[distances.index(min(distances))][1]}
+        | {"batches": len(score["batches"]), "units": units},
+        evidence=evidence,
+        first_difference=None if agrees else {"loss_per_token": found, "mean_over_all_units": right},
+        diagnosis=() if agrees else tuple(dict.fromkeys(known)),
+    )
+
+
+def wrong_means(batches: Batches) -> list[tuple[str, float, float]]:
+    """(name, value, its rounding) of each known wrong mean, that of batch means always first.
+
+    A mean is a sum of loss sums, each over a denominator; the right one divides all by the units of all batches. Of the
+    other wrong ones, those that divide by the same numbers here are the right one here, and left out.
+    """
+    units = sum(batch["units"] for batch in batches)
+    batches_of, units_of = Counter(batch["rank"] for batch in batches), Counter[int]()
+    for batch in batches:
+        units_of[batch["rank"]] += batch["units"]
+    ranks = len(batches_of)
+    denominators = [
+        (MEAN_OF_BATCH_MEANS, [len(batches) * batch["units"] for batch in batches]),
+        # The same mistake, averaged on each rank first: another value where ranks hold unequal numbers of batches.
+        (MEAN_OF_BATCH_MEANS, [ranks * batches_of[batch["rank"]] * batch["units"] for batch in batches]),
+        (MEAN_OF_RANK_MEANS, [ranks * units_of[batch["rank"]] for batch in batches]),
+    ]
+    return [
+        (name, _mean(batches, divisors), rounding(batches, divisors))
+        for index, (name, divisors) in enumerate(denominators)
+        if index == 0 or set(divisors) != {units}
+    ]
+
+
+def rounding(batches: Batches, divisors: Sequence[int]) -> float:
+    """How far two float64 computations of a mean may lie apart.
+
+    Each of n - 1 additions and the division rounds by at most 2^-53 of the sum of absolute values, this check's own
+    exact sum and division twice more: below (n + 1) x 2^-52 of it.
+    """
+    terms = (abs(batch["loss_sum"]) / divisor for batch, divisor in zip(batches, divisors, strict=True))
+    return (len(batches) + 1) * 2.0**-52 * math.fsum(terms)
+
+
+def _mean(batches: Batches, divisors: Sequence[int]) -> float:
+    return math.fsum(batch["loss_sum"] / divisor for batch, divisor in zip(batches, divisors, strict=True))

@@ -1,0 +1,200 @@
+"""Scores judged from what each batch counted. Values that binary fractions hold exactly, where a test says ==."""
+
+import math
+
+import pytest
+
+from ddp_tokens.checks.evaluation import check_evaluation, rounding, wrong_means
+from ddp_tokens.errors import EvidenceError
+from ddp_tokens.files import digests, write_json
+
+
+def batch(loss_sum, units, rank=0, rows=1):
+    return {"rank": rank, "rows": rows, "units": units, "correct": 0, "loss_sum": loss_sum}
+
+
+TWO = [batch(2.0, 1), batch(90.0, 9)]
+
+
+def score(batches, **changes):
+    totals = {name: sum(each[name] for each in batches) for name in ("rows", "units", "loss_sum")}
+    mean = totals["loss_sum"] / totals["units"] if totals["units"] else 0.0
+    ranks = 1 + max(each["rank"] for each in batches)
+    return totals | {"loss_per_token": mean, "ranks": ranks, "batches": batches} | changes
+
+
+def verdicts_on(folder, test, rows=None, units=None, **splits):
+    """Verdicts on the split `test`, of which the corpus holds `rows` and `units`: as many as counted by default."""
+    rows, units = test["rows"] if rows is None else rows, test["units"] if units is None else units
+    counts = {"train": (9, 9), "validation": (0, 0), "test": (rows, units)}
+    held = {split: {"rows": rows, "tokens": units, "supervised": units} for split, (rows, units) in counts.items()}
+    write_json(folder / "evaluation.json", {"checkpoint": "step-0001", "test": test} | splits)
+    write_json(folder / "lock.json", {"counts": held})
+    verdicts = check_evaluation(folder / "evaluation.json", folder / "lock.json")
+    return {verdict.case: verdict for verdict in verdicts}
+
+
+def test_the_mean_over_all_units_passes(tmp_path):
+    """Sums 2 and 90 over 1 and 9 units: 92/10 = 9.2, and the mean of 2 and 10 is 6, which is 3.2 away.
+
+    The tolerance is 3 x 2^-52 x 92/10 = 6.1e-15.
+    """
+    verdicts = verdicts_on(tmp_path, score(TWO))
+    assert list(verdicts) == ["test.rows", "test.mean"]
+    assert {verdict.outcome for verdict in verdicts.values()} == {"pass"}
+    assert all(verdict.as_expected and verdict.diagnosis == () for verdict in verdicts.values())
+    mean = verdicts["test.mean"]
+    assert mean.observed["loss_per_token"] == mean.observed["mean_over_all_units"] == 9.2
+    assert (mean.observed["error"], mean.observed["nearest_wrong_mean"]) == (0.0, 6.0)
+    assert mean.observed["tolerance"] == pytest.approx(3 * 2**-52 * 9.2, rel=1e-12)
+    assert mean.observed["power"] == pytest.approx(3.2 / (3 * 2**-52 * 9.2), rel=1e-12)
+    assert mean.evidence == digests([tmp_path / "evaluation.json", tmp_path / "lock.json"])
+
+
+def test_a_mean_of_batch_means_is_refused_by_name(tmp_path):
+    verdicts = verdicts_on(tmp_path, score(TWO, loss_per_token=6.0))
+    assert verdicts["test.rows"].outcome == "pass"
+    mean = verdicts["test.mean"]
+    assert (mean.expected, mean.outcome, mean.diagnosis) == ("pass", "fail", ("mean_of_batch_means",))
+    assert mean.first_difference == {"loss_per_token": 6.0, "mean_over_all_units": 9.2}
+
+
+# Rank 0: 2 over 1 unit, 4 over 4; rank 1: 90 over 9. Right: 96/14. Means of batches: 2, 1, 10.
+THREE = [batch(2.0, 1), batch(4.0, 4), batch(90.0, 9, rank=1)]
+
+
+@pytest.mark.parametrize(
+    ("found", "diagnosis"),
+    [
+        (13 / 3, ("mean_of_batch_means",)),  # (2 + 1 + 10) / 3
+        (5.75, ("mean_of_batch_means",)),  # ((2 + 1) / 2 + 10) / 2, averaged on each rank first
+        (5.6, ("mean_of_rank_means",)),  # (6/5 + 10) / 2
+        (96 / 13, ()),  # no mistake that is known here
+    ],
+)
+def test_each_wrong_mean_is_named(tmp_path, found, diagnosis):
+    mean = verdicts_on(tmp_path, score(THREE, loss_per_token=found))["test.mean"]
+    assert (mean.outcome, mean.diagnosis) == ("fail", diagnosis)
+    assert verdicts_on(tmp_path, score(THREE))["test.mean"].outcome == "pass"
+
+
+def test_one_batch_per_rank_makes_two_mistakes_one(tmp_path):
+    batches = [batch(2.0, 1), batch(90.0, 9, rank=1)]
+    mean = verdicts_on(tmp_path, score(batches, loss_per_token=6.0))["test.mean"]
+    assert mean.diagnosis == ("mean_of_batch_means", "mean_of_rank_means")
+
+
+@pytest.mark.parametrize(
+    "batches",
+    [[batch(92.0, 10)], [batch(2.0, 5), batch(90.0, 5)], [batch(92.0, 10), batch(0.0, 0)]],
+    ids=["one batch", "equal units", "one batch with units"],
+)
+def test_one_formula_is_inconclusive_and_never_passes(tmp_path, batches):
+    mean = verdicts_on(tmp_path, score(batches))["test.mean"]
+    assert (mean.expected, mean.outcome, mean.observed["power"]) == ("inconclusive", "inconclusive", 0.0)
+    assert "all batches have the same number of units" in mean.criterion
+
+
+def test_one_formula_still_refuses_another_value(tmp_path):
+    mean = verdicts_on(tmp_path, score([batch(92.0, 10)], loss_per_token=9.0))["test.mean"]
+    assert (mean.outcome, mean.diagnosis) == ("fail", ())
+
+
+@pytest.mark.parametrize("batches", [[batch(2.0, 2), batch(3.0, 3)], [batch(0.0, 2), batch(0.0, 3)]])
+def test_equal_batch_means_are_inconclusive_and_not_expected(tmp_path, batches):
+    """The units are unequal, so the formulas are two, but these losses cannot tell them apart."""
+    mean = verdicts_on(tmp_path, score(batches))["test.mean"]
+    assert (mean.expected, mean.outcome) == ("pass", "inconclusive")
+    assert mean.observed["power"] < 3
+
+
+@pytest.mark.parametrize(("ulps", "power", "outcome"), [(32, 8 / 3, "inconclusive"), (40, 10 / 3, "pass")])
+def test_the_power_decides_at_three_tolerances(tmp_path, ulps, power, outcome):
+    """Sums 1 + d and 3 over 1 and 3 units: 1 + d/4, where the mean of 1 + d and 1 is 1 + d/2. The tolerance is
+    3 x 2^-52 x (4 + d)/4, so with d = k x 2^-52 the means are k/12 tolerances apart."""
+    batches = [batch(1 + ulps * 2**-52, 1), batch(3.0, 3)]
+    mean = verdicts_on(tmp_path, score(batches))["test.mean"]
+    assert mean.observed["power"] == pytest.approx(power, rel=1e-12)
+    assert (mean.expected, mean.outcome) == ("pass", outcome)
+
+
+def test_the_tolerance_holds_for_another_order_of_sums_and_for_little_else(tmp_path):
+    """1000 batches: sums forwards, backwards and pairwise agree; one part in 10^12 does not."""
+    batches = [batch(math.pi * (1 + index % 7) / (1 + index % 5), 1 + index % 3) for index in range(1000)]
+    units = sum(each["units"] for each in batches)
+    sums = [each["loss_sum"] for each in batches]
+    orders = {sum(sums), sum(reversed(sums)), sum(sums[::2]) + sum(sums[1::2])}
+    assert len(orders) > 1
+    for total in orders:
+        assert verdicts_on(tmp_path, score(batches, loss_per_token=total / units))["test.mean"].outcome == "pass"
+    wrong = sum(sums) / units * (1 + 1e-12)
+    assert verdicts_on(tmp_path, score(batches, loss_per_token=wrong))["test.mean"].outcome == "fail"
+
+
+def test_equal_ranks_make_a_mean_of_rank_means_right():
+    """Two ranks of 10 units each: sums over 20 either way, so it is no mistake here, while batch means are."""
+    batches = [batch(2.0, 1), batch(90.0, 9), batch(4.0, 4, rank=1), batch(6.0, 6, rank=1)]
+    assert {name for name, *_ in wrong_means(batches)} == {"mean_of_batch_means"}
+    assert {name for name, *_ in wrong_means(THREE)} == {"mean_of_batch_means", "mean_of_rank_means"}
+
+
+def test_rounding_scales_with_the_terms():
+    assert rounding(TWO, [10, 10]) == pytest.approx(3 * 2**-52 * (2 + 90) / 10, rel=1e-12)
+    assert rounding([batch(-2.0, 1), batch(2.0, 1)], [2, 2]) == 3 * 2**-52 * 2
+
+
+@pytest.mark.parametrize(
+    ("counted", "ranks", "diagnosis"),
+    [(22, 2, ("padded_duplicates",)), (24, 4, ("padded_duplicates",)), (20, 2, ()), (22, 3, ()), (23, 2, ())],
+)
+def test_another_number_of_rows_fails(tmp_path, counted, ranks, diagnosis):
+    """21 rows: the next multiple of 2 is 22, of 4 is 24, of 3 is 21."""
+    batches = [batch(1.0, 3, rows=counted - 1), batch(1.0, 4, rank=ranks - 1)]
+    rows = verdicts_on(tmp_path, score(batches), rows=21)["test.rows"]
+    assert (rows.expected, rows.outcome, rows.diagnosis) == ("pass", "fail", diagnosis)
+    assert rows.first_difference == {
+        "quantity": "rows",
+        "counted": counted,
+        "in_batches": counted,
+        "in_the_corpus": 21,
+    }
+    assert rows.observed["ranks"] == ranks
+
+
+def test_rows_that_divide_by_the_ranks_are_not_called_padded(tmp_path):
+    rows = verdicts_on(tmp_path, score([batch(1.0, 3, rows=20), batch(2.0, 3, rank=1)]), rows=21)["test.rows"]
+    assert (rows.outcome, rows.diagnosis) == ("pass", ())
+
+
+def test_other_units_fail(tmp_path):
+    """Padding that counts, say."""
+    rows = verdicts_on(tmp_path, score(TWO), units=9)["test.rows"]
+    assert (rows.outcome, rows.diagnosis) == ("fail", ())
+    assert rows.first_difference == {"quantity": "units", "counted": 10, "in_batches": 10, "in_the_corpus": 9}
+
+
+def test_totals_that_batches_do_not_add_up_to_fail(tmp_path):
+    rows = verdicts_on(tmp_path, score(TWO, rows=3), rows=3)["test.rows"]
+    assert rows.first_difference == {"quantity": "rows", "counted": 3, "in_batches": 2, "in_the_corpus": 3}
+
+
+def test_both_splits_are_judged(tmp_path):
+    verdicts = verdicts_on(tmp_path, score(TWO), validation=score(TWO))
+    assert list(verdicts) == ["validation.rows", "validation.mean", "test.rows", "test.mean"]
+    assert verdicts["validation.rows"].outcome == "fail"  # the corpus holds no validation row
+
+
+def test_a_split_that_was_not_scored_fails(tmp_path):
+    write_json(tmp_path / "evaluation.json", {"checkpoint": "step-0001"})
+    counts = {"validation": {"rows": 0, "supervised": 0}, "test": {"rows": 2, "supervised": 10}}
+    write_json(tmp_path / "lock.json", {"counts": counts})
+    [verdict] = check_evaluation(tmp_path / "evaluation.json", tmp_path / "lock.json")
+    assert (verdict.case, verdict.outcome, verdict.diagnosis) == ("test.rows", "fail", ())
+
+
+def test_scores_without_batches_are_an_error(tmp_path):
+    """As an older version wrote them."""
+    test = score(TWO)
+    del test["batches"]
+    with pytest.raises(EvidenceError, match=r"evaluation\.json does not say what each batch of 'test' counted: run"):
+        verdicts_on(tmp_path, test)
