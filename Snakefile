@@ -3,7 +3,11 @@
 import os
 
 from ddp_tokens.errors import UserError
-from ddp_tokens.workflow import Experiments, put_this_python_first
+from ddp_tokens.workflow import (
+    CONTROL_WORLD_SIZES,
+    Experiments,
+    put_this_python_first,
+)
 from snakemake.exceptions import WorkflowError
 
 
@@ -22,7 +26,7 @@ except UserError as error:
 
 
 wildcard_constraints:
-    experiment=r"[A-Za-z0-9][A-Za-z0-9_.-]*",
+    experiment=r"(?!controls/)[A-Za-z0-9][A-Za-z0-9_.-]*",
     step="[a-z_]+",
 
 
@@ -34,6 +38,7 @@ rule report_items:
     input:
         expand("results/{experiment}/summary.json", experiment=experiments.names),
         expand("results/{experiment}/figures/tokens.png", experiment=experiments.names),
+        "results/controls/controls.csv",
 
 
 rule all:
@@ -44,6 +49,7 @@ rule all:
             experiment=experiments.names,
             kept=["gate.txt", "runs/interrupt", "runs/continuous", "runs/resume"],
         ),
+        "results/controls/gate.txt",
         "results/exercise/exercise.json",
 
 
@@ -54,3 +60,4 @@ include: "rules/runs.smk"
 include: "rules/checks.smk"
 include: "rules/evaluate.smk"
 include: "rules/report.smk"
+include: "rules/controls.smk"

@@ -11,6 +11,8 @@ rule settings:
         settings="results/{experiment}/settings/{step}.json",
     log:
         "results/{experiment}/logs/settings_{step}.log",
+    wildcard_constraints:
+        experiment=r"[A-Za-z0-9][A-Za-z0-9_.-]*",
     conda:
         "../envs/environment.yaml"
     message:

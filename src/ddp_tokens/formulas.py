@@ -157,7 +157,6 @@ OF_RANKS = (
     Formula("world_size_forgotten", "S/N without W, then averaged", _scaled_by(lambda f: Fraction(1, f.world_size))),
     Formula("world_size_twice", "W squared times S/N, then averaged", _scaled_by(lambda f: Fraction(f.world_size))),
     Formula("one_rank_only", "one rank's own gradient, never averaged", _one_rank_only),
-    Formula("another_ranks_rows", "one rank computes another's rows", _another_ranks_rows),
 )
 OF_MICROBATCHES = (
     Formula(
@@ -188,6 +187,7 @@ OF_MICROBATCHES = (
     Formula("first_microbatch_only", "later microbatches are lost", _each(lambda f, r, m: Fraction(m == 0, f.total))),
 )
 OF_DATA = (
+    Formula("another_ranks_rows", "one rank computes another's rows", _another_ranks_rows),
     Formula(
         "padding_counted",
         "padded positions are in the denominator",

@@ -57,10 +57,13 @@ STEPS = {
     "evaluate": _script("evaluate", *MODEL_FIELDS, "batch", "steps"),
     "check_evaluation": _script("check_evaluation"),
     "exercise": _script("exercise", "exercise"),
-    "controls": Step("src/ddp_tokens/controls/ranks.py", ALL_FIELDS),
     "figure": _script("figure", "interrupt_at", "tolerances"),
     "summary": _script("summary", *ALL_FIELDS),
     "gate": _script("gate"),
+    "control_cases": _script("control_cases", *TRAIN_FIELDS, "interrupt_at"),
+    "control_ranks": Step("src/ddp_tokens/controls/ranks.py", (*TRAIN_FIELDS, "interrupt_at")),
+    "control_table": _script("control_table", *TRAIN_FIELDS, "interrupt_at", "tolerances"),
+    "control_gate": _script("control_gate"),
 }
 
 

@@ -18,6 +18,8 @@ from ddp_tokens.steps import settings_document
 CONFIG_FOLDER = Path("config")
 SETTINGS_FOLDER = Path(".snakemake/settings")
 NOT_OVERRIDES = ("experiments",)
+CONTROLS = "controls"
+CONTROL_WORLD_SIZES = (1, 2, 3, 4)
 
 
 class Experiments:
@@ -33,6 +35,8 @@ class Experiments:
         self._read_so_far: dict[str, Experiment] = {}
         if not self.names:
             raise ConfigError("config/config.yaml: field 'experiments' names no experiment to build")
+        if CONTROLS in self.names:
+            raise ConfigError(f"config/config.yaml: '{CONTROLS}' is no experiment: `snakemake {CONTROLS}` builds them")
         for name in self.names:
             self.get(name)
 
@@ -43,7 +47,7 @@ class Experiments:
 
     def _read(self, name: str) -> Experiment:
         path = CONFIG_FOLDER / f"{name}.yaml"
-        experiment = load_experiment(path, self._overrides)
+        experiment = load_experiment(path, {} if name == CONTROLS else self._overrides)
         if experiment.name != name:
             raise ConfigError(
                 f"{path}: field 'name' says {experiment.name}, but its results go to results/{name}: leave it out, "

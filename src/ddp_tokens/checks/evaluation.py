@@ -56,7 +56,8 @@ def judge_rows(split: str, score: Mapping[str, Any], counts: Mapping[str, int], 
         outcome=outcome(first_difference is None),
         criterion=f"{right['rows']} rows and {right['units']} supervised units are counted, as many as the corpus "
         "holds, in the totals and over all batches, whatever the number of ranks",
-        observed={"rows": score["rows"], "units": score["units"], "ranks": score["ranks"]}
+        observed={"error": abs(score["rows"] - right["rows"]), "tolerance": 0}
+        | {"rows": score["rows"], "units": score["units"], "ranks": score["ranks"]}
         | {f"{name}_in_batches": number for name, number in in_batches.items()},
         evidence=evidence,
         first_difference=first_difference,

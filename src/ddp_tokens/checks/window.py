@@ -17,13 +17,6 @@ CRITERION = (
     "on every rank each bucket is reduced once, after the last microbatch; gradients are cleared before the first "
     "microbatch only; no weight moves before the window is complete"
 )
-MEANINGS = {
-    WEIGHTS_UPDATED_INSIDE: "weights are updated between microbatches",
-    NEVER_REDUCED: "ranks never exchange their gradients",
-    REDUCED_EVERY_TIME: "no_sync has no effect: forward stands outside of it, or there is none",
-    ARMED_EARLY: "a synchronized forward without its backward makes a microbatch inside no_sync reduce",
-    CLEARED_INSIDE: "gradients of earlier microbatches are cleared",
-}
 
 
 def check_window(directory: Path) -> list[Verdict]:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.utils.data import DistributedSampler
 
+from ddp_tokens.controls import evaluation_cases
 from ddp_tokens.corpora.rows import Row
 from ddp_tokens.distributed import sum_over_ranks
 from ddp_tokens.evaluation import evaluate, gathered, score_batches
@@ -51,9 +52,8 @@ def padded_sampler(
     }
 
 
-# Name -> (the evaluation, the case of checks/evaluation.py that must refuse it, as what); none refuses the right one.
-VARIANTS: Mapping[str, tuple[Evaluate, str | None, str | None]] = {
-    "token_mean": (evaluate, None, None),
-    "mean_of_batch_means": (mean_of_batch_means, "mean", "mean_of_batch_means"),
-    "padded_sampler": (padded_sampler, "rows", "padded_duplicates"),
+WAYS: Mapping[str, Evaluate] = {
+    evaluation_cases.RIGHT_WAY: evaluate,
+    evaluation_cases.MEAN_OF_BATCH_MEANS: mean_of_batch_means,
+    evaluation_cases.PADDED_SAMPLER: padded_sampler,
 }

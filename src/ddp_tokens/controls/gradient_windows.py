@@ -43,7 +43,7 @@ class Case:
         rng = random.Random(self.name)
         drawn = [
             [
-                [[rng.randint(1, 6 + 6 * rank) for _ in range(self.batch)] for _ in range(self.accumulation)]
+                [[rng.randint(1 + 6 * rank, 6 + 6 * rank) for _ in range(self.batch)] for _ in range(self.accumulation)]
                 for rank in range(self.world_size)
             ]
             for _ in range(WINDOWS)

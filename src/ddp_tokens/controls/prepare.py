@@ -15,16 +15,16 @@ from ddp_tokens.reference import initial_weights, references, write_initial_weig
 from ddp_tokens.tensors import save_tensors
 
 
-def prepare_controls(experiment: Experiment, trained: Layout, cases: Layout) -> None:
-    """`trained`: corpus, plan and initial weights of the runs. `cases`: the same and references for each window."""
+def prepare_controls(experiment: Experiment, at: Layout) -> None:
+    """Corpus, plan and initial weights of the runs; below cases/CASE the same, and references, of each window."""
     make_deterministic(experiment.threads_per_rank)
     corpus = experiment.corpus
     if not isinstance(corpus, GeneratedCorpus):
         raise ConfigError("config/controls.yaml: field 'corpus' must be generated: the controls make rows to measure")
-    prepare(experiment, trained.rows, trained.lock, trained.plan)
-    write_initial_weights(experiment, trained)
+    prepare(experiment, at.rows, at.lock, at.plan)
+    write_initial_weights(experiment, at)
     for case in CASES.values():
-        _write_case(case, experiment, corpus, case_layout(cases.root, case))
+        _write_case(case, experiment, corpus, case_layout(at.root, case))
 
 
 def _write_case(case: Case, experiment: Experiment, corpus: GeneratedCorpus, at: Layout) -> None:

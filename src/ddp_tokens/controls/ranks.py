@@ -16,13 +16,14 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from ddp_tokens.config import Experiment
-from ddp_tokens.controls import resumes
+from ddp_tokens.controls import evaluation_cases, evaluations, resume_cases, resumes
 from ddp_tokens.controls.gradient_cases import WINDOW, Variant, case_layout, of_world_size, ranks_layout
 from ddp_tokens.controls.gradient_windows import COMPARED
 from ddp_tokens.controls.gradients import ways
 from ddp_tokens.controls.workloads import workload_of
 from ddp_tokens.determinism import make_deterministic
 from ddp_tokens.distributed import barrier, process_group, wrap_for_ddp
+from ddp_tokens.files import write_json
 from ddp_tokens.gradients import gradients_left_by, traced, write_by_rank
 from ddp_tokens.inputs import Prepared, initial_model, read_prepared
 from ddp_tokens.layout import Layout
@@ -30,6 +31,7 @@ from ddp_tokens.options import parse, run_as_program
 from ddp_tokens.plan import microbatches_of
 from ddp_tokens.reference import DTYPES
 from ddp_tokens.tensors import save_tensors
+from ddp_tokens.workloads import load
 from ddp_tokens.world import World, world_from_environment
 
 PROGRAM = "ddp_tokens.controls.ranks"
@@ -37,7 +39,7 @@ RANKS_THAT_RESUME = 2  # with more, DDP's buckets make a resume inexact by thems
 
 
 def main(arguments: Sequence[str]) -> int:
-    experiment, at, _ = parse(PROGRAM, arguments, "controls", description=__doc__)
+    experiment, at, _ = parse(PROGRAM, arguments, "control_ranks", description=__doc__)
     size = int(os.environ.get("WORLD_SIZE", "1"))
     world = world_from_environment(os.environ, "cpu", size)
     make_deterministic(experiment.threads_per_rank)
@@ -48,14 +50,25 @@ def main(arguments: Sequence[str]) -> int:
         barrier()
         for variant in of_world_size(size):
             run_variant(variant, experiment, case_layout(at.root, variant.case), left, world)
+        run_evaluations(experiment, at, left, world)
         if size == RANKS_THAT_RESUME:
-            resumes.run_all(experiment, at, partial(of_run, left), world)
+            resumes.run_all(experiment, at, partial(resume_cases.layout_of, left), world)
     return 0
 
 
-def of_run(left: Layout, name: str) -> Layout:
-    """Where a variant's runs lie."""
-    return Layout(left.root / "runs" / name)
+def run_evaluations(experiment: Experiment, trained: Layout, left: Layout, world: World) -> None:
+    """Scores of the initial weights, which every rank computes and rank 0 writes."""
+    prepared, workload = read_prepared(experiment, trained), load(experiment.workload)
+    model = initial_model(experiment, workload, prepared.shape, trained.initial, "cpu", torch.float32)
+    rows = prepared.rows.values()
+    for case in evaluation_cases.of_world_size(world.size):
+        of_splits = {split: [row for row in rows if row.split == split] for split in evaluation_cases.SPLITS}
+        evaluate = evaluations.WAYS[case.way]
+        scores = {
+            split: evaluate(model, workload, of_split, experiment.batch, world) for split, of_split in of_splits.items()
+        }
+        if world.is_main:
+            write_json(evaluation_cases.scores_of(case, left), scores)
 
 
 def run_variant(variant: Variant, experiment: Experiment, at: Layout, left: Layout, world: World) -> None:

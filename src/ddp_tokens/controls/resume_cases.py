@@ -54,6 +54,11 @@ CASES = (
 )
 
 
+def layout_of(left: Layout, name: str) -> Layout:
+    """Where the runs of a variant lie; `left`: what the ranks left."""
+    return Layout(left.root / "runs" / name)
+
+
 def second_interruption(experiment: Experiment) -> int:
     """The update at which a run that is resumed twice is interrupted again."""
     return experiment.interrupt_at + 1

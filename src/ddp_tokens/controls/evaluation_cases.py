@@ -1,0 +1,45 @@
+"""The wrong and the right evaluations as a table, and how they are judged. No torch."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ddp_tokens.checks import evaluation
+from ddp_tokens.checks.evaluation import check_evaluation
+from ddp_tokens.checks.verdict import FAIL, PASS, Verdict
+from ddp_tokens.layout import Layout
+
+EVALUATION = "evaluation"
+RIGHT_WAY, MEAN_OF_BATCH_MEANS, PADDED_SAMPLER = "evaluate", "mean_of_batch_means", "padded_sampler"
+SPLITS = ("validation", "test")
+
+
+@dataclass(frozen=True)
+class Case:
+    """`way`: a name in controls/evaluations.py."""
+
+    name: str
+    world_size: int
+    way: str
+    expected: str
+    diagnosis: tuple[str, ...] = ()
+
+
+CASES = (
+    Case("mean_of_batch_means", 3, MEAN_OF_BATCH_MEANS, FAIL, (evaluation.MEAN_OF_BATCH_MEANS,)),
+    Case("padded_sampler", 3, PADDED_SAMPLER, FAIL, (evaluation.PADDED_DUPLICATES,)),
+    *(Case(f"evaluated_on_{size}_rank{'s' if size > 1 else ''}", size, RIGHT_WAY, PASS) for size in (1, 2, 3, 4)),
+)
+
+
+def of_world_size(world_size: int) -> list[Case]:
+    return [case for case in CASES if case.world_size == world_size]
+
+
+def scores_of(case: Case, left: Layout) -> Path:
+    """Where the scores of a case lie; `left`: what the ranks left."""
+    return left.root / EVALUATION / f"{case.name}.json"
+
+
+def judge(case: Case, trained: Layout, left: Layout) -> list[Verdict]:
+    """`trained`: with the lock of the corpus that was scored."""
+    return check_evaluation(scores_of(case, left), trained.lock)

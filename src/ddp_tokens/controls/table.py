@@ -1,0 +1,181 @@
+"""Every control and every right variant judged: one verdict each, in one table. No torch.
+
+`at`: the folder that holds what `controls.prepare` and `controls.ranks` left.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ddp_tokens.checks.verdict import FAIL, INCONCLUSIVE, PASS, Verdict, diagnosis_of
+from ddp_tokens.config import Experiment
+from ddp_tokens.controls import evaluation_cases, gradient_cases, resume_cases
+from ddp_tokens.controls.gradient_cases import RIGHT, case_layout, ranks_layout
+from ddp_tokens.errors import GateError
+from ddp_tokens.files import read_json
+from ddp_tokens.layout import Layout
+
+COLUMNS = ("name", "kind", "check", "expected", "outcome", "diagnosis", "error", "tolerance", "power")
+MORE_COLUMNS = ("expected_diagnosis", "as_expected")
+NUMBERS = ("error", "tolerance", "power")
+RANKS_THAT_RESUME = 2
+
+
+@dataclass(frozen=True)
+class Judged:
+    """`verdict`: its case is the variant's name."""
+
+    kind: str
+    check: str
+    verdict: Verdict
+
+
+def judge_all(experiment: Experiment, at: Layout) -> list[Judged]:
+    """In a fixed order: what is wrong first, by kind, then what is right, then what cannot be decided."""
+    judged = [*_gradients(experiment, at), *_resumes(experiment, at), *_evaluations(at)]
+    order = list(dict.fromkeys(one.kind for one in judged if one.kind not in (RIGHT, gradient_cases.UNDECIDED)))
+    return sorted(judged, key=lambda one: [*order, RIGHT, gradient_cases.UNDECIDED].index(one.kind))
+
+
+def _gradients(experiment: Experiment, at: Layout) -> list[Judged]:
+    judged = []
+    for variant in gradient_cases.VARIANTS:
+        left = ranks_layout(at.root, variant.case.world_size)
+        verdicts = gradient_cases.judge(variant, experiment.tolerances, case_layout(at.root, variant.case), left)
+        verdict = weakest(variant.name, variant.expected, variant.diagnosis, verdicts)
+        judged.append(Judged(variant.kind, variant.check, verdict))
+    return judged
+
+
+def _resumes(experiment: Experiment, at: Layout) -> list[Judged]:
+    into = partial(resume_cases.layout_of, ranks_layout(at.root, RANKS_THAT_RESUME))
+    return [
+        Judged(
+            case.check if case.expected == FAIL else RIGHT,
+            case.check,
+            all_of(case.name, case.expected, case.diagnosis, resume_cases.judge(case, experiment, into)),
+        )
+        for case in resume_cases.CASES
+    ]
+
+
+def _evaluations(at: Layout) -> list[Judged]:
+    return [
+        Judged(
+            evaluation_cases.EVALUATION if case.expected == FAIL else RIGHT,
+            evaluation_cases.EVALUATION,
+            all_of(
+                case.name,
+                case.expected,
+                case.diagnosis,
+                evaluation_cases.judge(case, at, ranks_layout(at.root, case.world_size)),
+            ),
+        )
+        for case in evaluation_cases.CASES
+    ]
+
+
+def weakest(name: str, expected: str, diagnosis: tuple[str, ...], verdicts: Sequence[Verdict]) -> Verdict:
+    """Of verdicts each of which must be as expected, the first that is not, or else the first."""
+    concluded = [_renamed(verdict, name, expected, diagnosis) for verdict in verdicts]
+    return next((verdict for verdict in concluded if verdict.problem), concluded[0])
+
+
+def all_of(name: str, expected: str, diagnosis: tuple[str, ...], verdicts: Sequence[Verdict]) -> Verdict:
+    """Of verdicts that belong together: it fails when one of them does, and is then diagnosed as all failures are.
+
+    Numbers and the first difference are those of the verdict that names the cause, or else of the first with numbers.
+    """
+    outcomes = {verdict.outcome for verdict in verdicts}
+    outcome = next(outcome for outcome in (FAIL, INCONCLUSIVE, PASS) if outcome in outcomes)
+    causes = [verdict for verdict in verdicts if verdict.outcome == FAIL and verdict.diagnosis]
+    failures = [verdict for verdict in verdicts if verdict.outcome == FAIL]
+    telling = (causes or failures or list(verdicts))[0]
+    return Verdict(
+        case=name,
+        expected=expected,
+        outcome=outcome,
+        criterion=telling.criterion,
+        observed={**telling.observed, **_numbers(verdicts)},
+        evidence={path: digest for verdict in verdicts for path, digest in verdict.evidence.items()},
+        first_difference=telling.first_difference,
+        diagnosis=diagnosis_of(verdicts),
+        expected_diagnosis=diagnosis if expected == FAIL else None,
+    )
+
+
+def _numbers(verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    """The largest error that a verdict among these states, with its tolerance and power: 0 where it must be equal."""
+    stated = [verdict.observed for verdict in verdicts if "error" in verdict.observed]
+    if stated:
+        worst = max(stated, key=lambda observed: (observed["error"] > observed["tolerance"], observed.get("power", 0)))
+        return {name: worst.get(name) for name in NUMBERS}
+    differences = [verdict.observed.get("max_abs_difference") for verdict in verdicts if _must_be_equal(verdict)]
+    return {"error": max(filter(None, differences), default=0.0), "tolerance": 0, "power": None}
+
+
+def _must_be_equal(verdict: Verdict) -> bool:
+    """Not the one that wants the weights to have moved."""
+    return "max_abs_difference" in verdict.observed and "unmoved" not in verdict.observed
+
+
+def _renamed(verdict: Verdict, name: str, expected: str, diagnosis: tuple[str, ...]) -> Verdict:
+    return replace(verdict, case=name, expected=expected, expected_diagnosis=diagnosis if expected == FAIL else None)
+
+
+def headline(judged: Sequence[Judged]) -> str:
+    """The sentence that a reader needs first."""
+    groups = {
+        FAIL: "controls are refused, each by its check and as what it is",
+        PASS: "right variants pass",
+        INCONCLUSIVE: "cases that cannot be decided end inconclusive",
+    }
+    parts = []
+    for expected, what in groups.items():
+        of_group = [one.verdict for one in judged if one.verdict.expected == expected]
+        parts.append(f"{sum(verdict.as_expected for verdict in of_group)} of {len(of_group)} {what}")
+    return "; ".join(parts)
+
+
+def problems(judged: Sequence[Judged]) -> list[str]:
+    return [f"{one.verdict.case} ({one.check}) {one.verdict.problem}" for one in judged if one.verdict.problem]
+
+
+def document(judged: Sequence[Judged]) -> dict[str, Any]:
+    """The content of controls.json: every verdict whole, what the rows of the table are taken from."""
+    verdicts = [{"kind": one.kind, "check": one.check, "verdict": asdict(one.verdict)} for one in judged]
+    return {"headline": headline(judged), "problems": problems(judged), "verdicts": verdicts}
+
+
+def gate(path: Path | str) -> str:
+    """The text of gate.txt. Raises GateError, naming every variant that is not judged as expected."""
+    found = read_json(path)
+    if found["problems"]:
+        page = Path(path).with_name("controls.html")
+        raise GateError(f"controls: {'; '.join(found['problems'])}; {page} shows the numbers")
+    return f"controls: {found['headline']}.\n"
+
+
+def row_of(judged: Judged) -> dict[str, Any]:
+    verdict = judged.verdict
+    return {
+        "name": verdict.case,
+        "kind": judged.kind,
+        "check": judged.check,
+        "expected": verdict.expected,
+        "outcome": verdict.outcome,
+        "diagnosis": " or ".join(verdict.diagnosis) or None,
+        **{name: verdict.observed.get(name) for name in NUMBERS},
+        "expected_diagnosis": " or ".join(verdict.expected_diagnosis or ()) or None,
+        "as_expected": verdict.as_expected,
+    }
+
+
+def csv(judged: Sequence[Judged]) -> str:
+    """controls.csv. pandas is imported here: nothing else in this file needs it."""
+    import pandas
+
+    frame = pandas.DataFrame(map(row_of, judged), columns=[*COLUMNS, *MORE_COLUMNS], dtype=object)
+    return str(frame.to_csv(index=False, lineterminator="\n"))
