@@ -177,7 +177,7 @@ def test_no_file_behind_it_imports_torch(module):
         assert "torch" not in top_level_packages(path), path
 
 
-TENSOR_SCRIPTS = ("reference", "evaluate")
+TENSOR_SCRIPTS = ("reference", "evaluate", "control_cases")
 SCRIPTS = sorted((PROJECT_ROOT / "workflow_scripts").glob("*.py"))
 
 
