@@ -1,0 +1,147 @@
+"""Every control and every right variant on real ranks, judged; and a control that slips through is noticed."""
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from ddp_tokens.config import load_experiment
+from ddp_tokens.controls import gradient_cases, ranks, table
+from ddp_tokens.controls.gradient_cases import ranks_layout
+from ddp_tokens.controls.gradient_windows import CASES
+from ddp_tokens.controls.prepare import prepare_controls
+from ddp_tokens.corpora.lock import read_corpus
+from ddp_tokens.errors import GateError
+from ddp_tokens.files import read_json, write_json
+from ddp_tokens.formulas import window_facts
+from ddp_tokens.layout import Layout
+from ddp_tokens.workflow import CONTROL_WORLD_SIZES
+from ddp_tokens.world import World
+from tests.distributed.ranks import run_ranks
+from tests.helpers import PROJECT
+
+CONFIG = PROJECT / "config" / "controls.yaml"
+
+
+def prepare_alone(world: World, root: str) -> None:
+    prepare_controls(load_experiment(CONFIG), Layout(Path(root)))
+
+
+def run(world: World, arguments: Sequence[str]) -> int:
+    return ranks.main(arguments)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory) -> Layout:
+    results = tmp_path_factory.mktemp("results")
+    at = Layout(results / "controls")
+    run_ranks(prepare_alone, 1, results, str(at.root), joined=False)
+    for size in CONTROL_WORLD_SIZES:
+        arguments = ["--config", str(CONFIG), "--results", str(results)]
+        assert run_ranks(run, size, results, arguments, joined=False, timeout=120) == [0] * size
+    return at
+
+
+@pytest.fixture
+def copied(built, tmp_path) -> Layout:
+    return Layout(shutil.copytree(built.root, tmp_path / "controls"))
+
+
+@pytest.fixture(scope="module")
+def judged(built):
+    return {(one.check, one.verdict.case): one.verdict for one in table.judge_all(load_experiment(CONFIG), built)}
+
+
+def judge(at: Layout):
+    return table.judge_all(load_experiment(CONFIG), at)
+
+
+def test_every_control_is_caught_and_no_right_variant_is_refused(judged):
+    assert len(judged) > 70
+    assert {name: verdict.problem for name, verdict in judged.items() if verdict.problem} == {}
+
+
+def test_every_control_is_far_from_its_tolerance(judged):
+    """Of those judged by a tolerance: a thousand times, or more, where it is a matter of a formula."""
+    of_parity = [
+        verdict for (check, _), verdict in judged.items() if check == "gradient_parity" and verdict.expected == "fail"
+    ]
+    assert len(of_parity) >= 14
+    for verdict in of_parity:
+        assert verdict.observed["error"] > 1000 * verdict.observed["tolerance"], verdict.case
+        assert verdict.observed["residual"] < 1e-6 < verdict.observed["next_best_residual"], verdict.case
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("empty", ["microbatch", "rank"])
+def test_a_locally_empty_microbatch_or_rank_is_a_normal_case(built, judged, empty, size):
+    """In float64 too, where `weakest` has looked at both dtypes; the guard is that it is empty, and others are not."""
+    name = f"empty_{empty}_w{size}"
+    at = gradient_cases.case_layout(built.root, CASES[name])
+    rows, _ = read_corpus(at.rows, at.lock)
+    units = window_facts(read_json(at.plan)["plan"], 1, rows).units
+    assert (units[-1] == (0, 0)) if empty == "rank" else (units[-1][0] == 0 < units[-1][1])
+    assert sum(map(sum, units)) > 0
+    variant = next(variant for variant in gradient_cases.VARIANTS if variant.name == name)
+    verdicts = gradient_cases.judge(variant, load_experiment(CONFIG).tolerances, at, ranks_layout(built.root, size))
+    assert [verdict.case for verdict in verdicts] == [f"{name}.native", f"{name}.float64"]
+    assert [verdict.outcome for verdict in verdicts] == ["pass", "pass"]
+    assert judged["gradient_parity", name].outcome == "pass"
+
+
+def test_the_training_dtype_cannot_see_what_float64_can(built, judged):
+    """One unit of 239 is far below bfloat16's rounding, and far above float32's."""
+    blind, seeing = (judged["gradient_parity", f"one_unit_less_in_{dtype}"] for dtype in ("bfloat16", "float32"))
+    assert (blind.outcome, seeing.outcome) == ("inconclusive", "pass")
+    assert blind.observed["power"] < 3 < 1000 < seeing.observed["power"]
+    assert blind.observed["nearest_formula"] == "mean_of_means"
+    assert blind.observed["error"] > 1000 * seeing.observed["error"], "bfloat16 was really used"
+
+
+def test_equal_counts_end_inconclusive(judged):
+    for name in ("equal_counts", "equal_counts_mean_of_means"):
+        verdict = judged["gradient_parity", name]
+        assert verdict.outcome == "inconclusive"
+        assert len(set(verdict.observed["units_per_rank"])) == 1
+
+
+@pytest.mark.parametrize("dtype", ["native", "float64"])
+def test_a_control_that_no_longer_goes_wrong_makes_the_gate_fail(copied, dtype):
+    """The right gradient in the place of a wrong one, in one of both dtypes."""
+    left = ranks_layout(copied.root, 3)
+    shutil.copy(
+        gradient_cases.case_layout(copied.root, CASES["controlled"]).reference(dtype),
+        left.gradients("stale_count", dtype),
+    )
+    write_json(copied.root / "controls.json", table.document(judge(copied)))
+    with pytest.raises(GateError, match=r"^controls: stale_count \(gradient_parity\) is pass, expected fail; "):
+        table.gate(copied.root / "controls.json")
+
+
+def test_a_control_that_goes_wrong_in_another_way_makes_the_gate_fail(copied):
+    left = ranks_layout(copied.root, 3)
+    for dtype in ("native", "float64"):
+        shutil.copy(left.gradients("mean_of_means", dtype), left.gradients("padding_counted", dtype))
+    assert table.problems(judge(copied)) == [
+        "padding_counted (gradient_parity) is diagnosed as mean_of_means, expected padding_counted"
+    ]
+
+
+def test_a_right_variant_that_is_refused_makes_the_gate_fail(copied):
+    left = ranks_layout(copied.root, 3)
+    shutil.copy(left.gradients("mean_of_means", "float64"), left.gradients("w3_a2_b3", "float64"))
+    [problem] = table.problems(judge(copied))
+    assert problem == "w3_a2_b3 (gradient_parity) is fail, expected pass"
+
+
+def test_every_variant_is_made_anew_with_the_same_bytes(built, tmp_path):
+    """Two ranks: gradients, traces, runs and scores."""
+    again = Layout(tmp_path / "controls")
+    shutil.copytree(built.root, again.root)
+    shutil.rmtree(again.root / "ranks" / "2")
+    arguments = ["--config", str(CONFIG), "--results", str(tmp_path)]
+    assert run_ranks(run, 2, tmp_path, arguments, joined=False, timeout=120) == [0, 0]
+    names = [path.relative_to(built.root) for path in sorted((built.root / "ranks" / "2").rglob("*")) if path.is_file()]
+    assert len(names) > 100
+    assert [name for name in names if (again.root / name).read_bytes() != (built.root / name).read_bytes()] == []
