@@ -4,8 +4,8 @@
     python tests/mutation.py                        # all of MODULES
     python tests/mutation.py plan checks.verdict    # these
 
-Each module is mutated in a copy of the project and judged by the test file that mirrors it alone. tests/mutation.md says
-why the mutants that survive may; the exit code is 1 when that list is no longer what is found.
+Each module is mutated in a copy of the project, and only the test file that mirrors it judges its mutants. The reasons
+of those that survive are in tests/mutation.md; the exit code is 1 when the list there is not what is found.
 """
 
 import argparse
@@ -160,7 +160,10 @@ def row(name, results, equivalent):
     same = sum((Counter(s for r in results for s in r.survivors) & Counter(equivalent)).values())
     share = (killed + timeouts) / max(1, mutants - same)
     left, seconds = mutants - killed - timeouts - same, sum(r.seconds for r in results)
-    return f"| {name} | {mutants} | {killed} | {timeouts} | {same} | {left} | {100 * share:.1f} % | {seconds:.0f} |", share
+    return (
+        f"| {name} | {mutants} | {killed} | {timeouts} | {same} | {left} | {100 * share:.1f} % | {seconds:.0f} |",
+        share,
+    )
 
 
 def report(results, known):

@@ -103,7 +103,6 @@ def _write_rank_part(directory: Path, state: TrainingState, world: World) -> Non
         generators["torch_cuda"] = torch.cuda.get_rng_state()
     save_tensors(directory / names.rank_tensors(world.rank), generators)
     rank_part = {
-        "rank": world.rank,
         "python": [list(python_state), gauss_next],
         "numpy": _numpy_state(),
         "history": state.rank_history,
@@ -114,8 +113,7 @@ def _write_rank_part(directory: Path, state: TrainingState, world: World) -> Non
 def _restore_generators(rank_part: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
     python_state, gauss_next = rank_part["python"]
     random.setstate((random.getstate()[0], tuple(python_state), gauss_next))
-    kind, keys, *rest = rank_part["numpy"]
-    numpy.random.set_state((kind, numpy.array(keys, dtype=numpy.uint32), *rest))
+    numpy.random.set_state(tuple(rank_part["numpy"]))
     torch.set_rng_state(tensors["torch_cpu"])
     if "torch_cuda" in tensors:
         torch.cuda.set_rng_state(tensors["torch_cuda"])
