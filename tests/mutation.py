@@ -66,7 +66,7 @@ def source_of(module):
     return f"src/ddp_tokens/{module.replace('.', '/')}.py"
 
 
-def tests_of(module):
+def judge_of(module):
     folder, _, name = module.rpartition(".")
     return "/".join(filter(None, ("tests/unit", folder, f"test_{name}.py")))
 
@@ -81,7 +81,7 @@ def measure(module, workers):
         source = folder / source_of(module)
         source.write_text(undecorated(source.read_text()))
         with open(folder / "pyproject.toml", "a") as project:
-            project.write(SETTINGS.format(source=source_of(module), tests=tests_of(module)))
+            project.write(SETTINGS.format(source=source_of(module), tests=judge_of(module)))
         started = time.monotonic()
         run_mutmut(folder, workers)
         mutated = folder / "mutants" / source_of(module)
