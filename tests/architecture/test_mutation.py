@@ -5,7 +5,7 @@ import re
 import pytest
 
 from ddp_tokens.steps import PROJECT_ROOT
-from tests.mutation import MODULES, Result, differences, explained, judge_of, report, source_of, undecorated
+from tests.mutation import EXPLAINED, MODULES, Result, differences, explained, judge_of, report, source_of, undecorated
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -17,8 +17,24 @@ def test_each_module_has_the_test_file_that_judges_it(module):
 def test_each_explained_mutant_is_of_a_module_in_the_list():
     mutants = [mutant for listed in explained().values() for mutant in listed]
     assert len(mutants) > 5
-    named = {re.match(r"([a-z_]+\.)*", mutant)[0].rstrip(".") for mutant in mutants}
-    assert named - set(MODULES) == set()
+    assert {module_of(mutant) for mutant in mutants} - set(MODULES) == set()
+
+
+def module_of(mutant):
+    """`checks.verdict` of "checks.verdict.Verdict.problem: ..."."""
+    return re.match(r"([a-z_]+\.)*", mutant)[0].rstrip(".")
+
+
+def test_the_table_says_what_the_lists_hold():
+    rows = [re.split(r"\s*\|\s*", line)[1:-1] for line in EXPLAINED.read_text().splitlines() if line.startswith("| ")]
+    table = {row[0]: [int(number) for number in row[1:6]] for row in rows[1:]}
+    assert list(table) == [*MODULES, "all"]
+    for module in MODULES:
+        mutants, killed, timeouts, equivalent, surviving = table[module]
+        assert mutants == killed + timeouts + equivalent + surviving
+        listed = [sum(module == module_of(mutant) for mutant in mutants) for mutants in explained().values()]
+        assert [equivalent, surviving] == listed
+    assert table["all"] == [sum(column) for column in zip(*(table[module] for module in MODULES), strict=True)]
 
 
 DECORATED = """
