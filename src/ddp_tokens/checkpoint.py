@@ -108,7 +108,7 @@ def _write_common_part(directory: Path, state: TrainingState, identity: Mapping[
 def _write_rank_part(directory: Path, state: TrainingState, world: World) -> None:
     generators = read_generators(world.device)
     save_tensors(directory / names.rank_tensors(world.rank), generators.tensors)
-    write_json(directory / names.rank_state(world.rank), {"rank": world.rank} | rank_document(state, generators))
+    write_json(directory / names.rank_state(world.rank), rank_document(state, generators))
 
 
 def _parameter_names(state: TrainingState) -> list[str]:

@@ -34,8 +34,7 @@ def read_generators(device: str) -> Generators:
 def restore_generators(generators: Generators) -> None:
     python_state, gauss_next = generators.plain["python"]
     random.setstate((random.getstate()[0], tuple(python_state), gauss_next))
-    kind, keys, *rest = generators.plain["numpy"]
-    numpy.random.set_state((kind, numpy.array(keys, dtype=numpy.uint32), *rest))
+    numpy.random.set_state(tuple(generators.plain["numpy"]))
     torch.set_rng_state(generators.tensors["torch_cpu"])
     if "torch_cuda" in generators.tensors:
         torch.cuda.set_rng_state(generators.tensors["torch_cuda"])

@@ -13,11 +13,12 @@ import pytest
 import safetensors.torch
 import torch
 
-from ddp_tokens.checkpoint import load, save
+from ddp_tokens import checkpoint
+from ddp_tokens.checkpoint import TrainingState, load, save
 from ddp_tokens.checkpoint_files import expected_files, make_manifest, verify
 from ddp_tokens.config import Optimizer
 from ddp_tokens.errors import CheckpointError, EvidenceError
-from ddp_tokens.files import write_json
+from ddp_tokens.files import read_json, write_json
 from ddp_tokens.layout import checkpoints_in
 from ddp_tokens.trainer import build_optimizer
 from ddp_tokens.world import World
@@ -100,6 +101,55 @@ def test_adamw_keeps_its_step_and_both_moments(tmp_path):
     for entries in other.optimizer.state_dict()["state"].values():
         assert set(entries) == {"step", "exp_avg", "exp_avg_sq"}
         assert float(entries["step"]) == 2
+
+
+class Counting(torch.optim.SGD):
+    """Keeps a whole number for each parameter, as SparseAdam does, beside SGD's tensors."""
+
+    def step(self, closure=None):
+        super().step(closure)
+        for index, parameter in enumerate(self.param_groups[0]["params"]):
+            self.state[parameter]["updates"] = self.state[parameter].get("updates", 10 * index) + 1
+
+
+def test_an_optimizer_may_keep_plain_values_and_a_parameter_any_name(tmp_path):
+    def state_of(*values):
+        """A ParameterDict takes names with a slash."""
+        model = torch.nn.ParameterDict({"a/b": torch.tensor(values[0]), "c": torch.tensor(values[1])})
+        return TrainingState(model, Counting(model.parameters(), lr=0.5, momentum=0.9))
+
+    state = state_of(1.0, 2.0)
+    for name, gradient in (("a/b", 3.0), ("c", 4.0)):
+        state.model[name].grad = torch.tensor(gradient)
+    state.optimizer.step()
+    save(tmp_path / "step-0000", state, IDENTITY, World())
+    assert read_json(tmp_path / "step-0000" / "common.json")["optimizer"]["state"] == {
+        "a/b/updates": 1,
+        "c/updates": 11,
+    }
+    other = state_of(0.0, 0.0)
+    load(tmp_path / "step-0000", other, IDENTITY, World())
+    assert other.optimizer.state_dict()["state"] == {
+        0: {"momentum_buffer": torch.tensor(3.0), "updates": 1},
+        1: {"momentum_buffer": torch.tensor(4.0), "updates": 11},
+    }
+    assert [value.item() for value in other.model.values()] == [1 - 0.5 * 3, 2 - 0.5 * 4]
+
+
+def test_the_generator_of_a_gpu_is_kept_too(tmp_path, monkeypatch):
+    """torch's calls for a GPU are replaced: this shows what is written and given back, not that a GPU draws again."""
+    written, restored = torch.tensor([7, 0, 255], dtype=torch.uint8), []
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda: written)
+    monkeypatch.setattr(torch.cuda, "set_rng_state", restored.append)
+    state = fresh_run(1)
+    save(tmp_path / "of a gpu", state, IDENTITY, World(device="cuda:0"))
+    save(tmp_path / "of a cpu", state, IDENTITY, World())
+    load(tmp_path / "of a cpu", new_state(), IDENTITY, World())
+    assert restored == []
+    load(tmp_path / "of a gpu", new_state(), IDENTITY, World())
+    assert [value.tolist() for value in restored] == [[7, 0, 255]]
+    held = safetensors.torch.load_file(tmp_path / "of a gpu" / "rank-0.safetensors")
+    assert set(held) == {"torch_cpu", "torch_cuda"}
 
 
 def test_the_second_normal_number_is_kept(tmp_path):
@@ -185,6 +235,22 @@ def test_a_checkpoint_of_the_same_name_is_replaced_whole(saved):
     assert list(directory.parent.iterdir()) == [directory]  # no temporary and no old directory beside it
 
 
+def test_what_a_killed_process_left_beside_it_stops_no_later_save(saved):
+    directory, state = saved
+    for name in (".step-0002.tmp", ".step-0002.old"):
+        (directory.parent / name / "folder").mkdir(parents=True)
+    advance(state, 3)
+    save(directory, state, IDENTITY, World())
+    assert verify(directory)["step"] == 3
+    assert list(directory.parent.iterdir()) == [directory]
+
+
+def test_the_folders_above_a_checkpoint_are_made(tmp_path):
+    directory = tmp_path / "runs" / "interrupt" / "step-0001"
+    save(directory, fresh_run(1), IDENTITY, World())
+    assert verify(directory)["step"] == 1
+
+
 def test_a_failure_while_writing_keeps_the_old_checkpoint(saved):
     """Known failure killed-while-writing: what is half written has no checkpoint's name, and stops no later save."""
     directory, state = saved
@@ -242,7 +308,19 @@ def test_an_altered_file_is_refused_before_anything_changes(saved, name):
 
 def test_another_identity_is_refused_before_anything_changes(saved):
     other = IDENTITY | {"batch": 4}
-    assert_refused_and_unchanged(saved[0], other, CheckpointError, "was written with batch 2, this run has 4")
+    problem = "step-0002 was written with batch 2, this run has 4"
+    assert_refused_and_unchanged(saved[0], other, CheckpointError, problem)
+
+
+def test_what_another_rank_refuses_is_refused_here_too(saved, monkeypatch):
+    """The sum over ranks is replaced by that of a group in which one other rank refuses; real ones are in
+    tests/distributed.
+    """
+    monkeypatch.setattr(checkpoint, "sum_over_ranks", lambda values, device: {"cuda:1": [values[0] + 1.0]}[device])
+    with pytest.raises(CheckpointError, match="step-0002 cannot be used by 1 of 2 ranks, which say why"):
+        load(saved[0], new_state(), IDENTITY, World(1, 1, 2, "cuda:1"))
+    with pytest.raises(CheckpointError, match="step-0002 was written with batch 2"):  # its own reason comes first
+        load(saved[0], new_state(), IDENTITY | {"batch": 4}, World(1, 1, 2, "cuda:1"))
 
 
 class Payload:

@@ -1,10 +1,12 @@
 """One window in one process; several microbatches and ranks are in tests/distributed."""
 
+from contextlib import contextmanager
 from functools import partial
 
 import pytest
 import torch
 
+from ddp_tokens import window
 from ddp_tokens.errors import EmptyWindowError
 from ddp_tokens.normalization import global_token_loss
 from ddp_tokens.reference import gradients_of, reference_gradient
@@ -17,6 +19,12 @@ from tests.unit.training import TRAINING, tiny_model
 def test_units_are_counted_over_all_microbatches():
     microbatches = [[make_row("a", 5, units=2), make_row("b", 3)], [make_row("c", 4, units=0)]]
     assert count_window(microbatches, "window 1") == (5, 5)
+
+
+def test_the_sum_is_made_on_the_device_of_the_group(monkeypatch):
+    """NCCL sums what is on a GPU. No GPU is needed to see which device is asked for."""
+    monkeypatch.setattr(window, "global_count", lambda local, device: {"cuda:1": 10 * local}[device])
+    assert count_window([[make_row("a", 3)]], "window 1", "cuda:1") == (3, 30)
 
 
 def test_a_window_without_a_unit_is_refused_by_name():
@@ -46,3 +54,45 @@ def test_gradients_of_an_earlier_window_do_not_stay():
     accumulate(model, token_labels, [batch], lambda loss: loss)
     assert all(torch.equal(once[name], value) for name, value in gradients_of(model).items())
     assert any(value.count_nonzero() for value in once.values())
+
+
+def test_a_parameter_that_the_window_does_not_use_has_no_gradient():
+    """Not zeros: a comparison of gradients tells by their names that one is missing."""
+    model, batch = tiny_model().eval(), token_labels.collate([TRAINING[1]])
+    model.unused = torch.nn.Parameter(torch.ones(1))
+    model.unused.grad = torch.ones(1)
+    accumulate(model, token_labels, [batch], lambda loss: loss)
+    assert "unused" not in gradients_of(model)
+    assert len(gradients_of(model)) == len(list(model.parameters())) - 1
+
+
+class Tracing(torch.nn.Module):
+    """theta * batch, which is its own loss; notes which of its passes stand inside no_sync."""
+
+    def __init__(self):
+        super().__init__()
+        self.theta = torch.nn.Parameter(torch.ones(()))
+        self.theta.register_hook(lambda gradient: self.passes.append(("backward", self.inside)))
+        self.passes, self.inside = [], False
+
+    @contextmanager
+    def no_sync(self):
+        self.inside = True
+        yield
+        self.inside = False
+
+    def forward(self, model, batch):
+        self.passes.append(("forward", self.inside))
+        return self.theta * batch
+
+    def loss_sum(self, outputs, batch):
+        return outputs, 1
+
+
+def test_both_passes_of_all_microbatches_but_the_last_stand_inside_no_sync():
+    """DDP then reduces once. (1 + 10 + 100) * theta at theta = 1, and its derivative."""
+    tracing = Tracing()
+    loss_sum = accumulate(tracing, tracing, [1.0, 10.0, 100.0], lambda loss: loss)
+    inside, outside = ([("forward", held), ("backward", held)] for held in (True, False))
+    assert tracing.passes == [*inside, *inside, *outside]
+    assert (loss_sum, float(tracing.theta.grad)) == ((111.0, 3.0), 111.0)

@@ -20,7 +20,9 @@ def verdict_on(directory):
 
 def test_a_whole_checkpoint_passes(directory):
     verdict = verdict_on(directory)
-    assert (verdict.case, verdict.outcome, verdict.first_difference) == ("resume/step-0004", "pass", None)
+    assert (verdict.case, verdict.expected, verdict.outcome) == ("resume/step-0004", "pass", "pass")
+    assert verdict.first_difference is None
+    assert "has the SHA-256 that the manifest records, and is safetensors or JSON" in verdict.criterion
     assert (verdict.observed["step"], verdict.observed["world_size"], verdict.observed["files"]) == (4, 1, 5)
     assert verdict.observed["bytes"] == sum(path.stat().st_size for path in directory.iterdir())
     assert verdict.evidence == digests(directory.iterdir())

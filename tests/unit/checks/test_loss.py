@@ -17,15 +17,34 @@ def test_sums_and_counts_must_belong_together():
 def test_every_case_passes_and_shows_its_numbers():
     verdicts = {verdict.case: verdict for verdict in check_loss()}
     assert list(verdicts) == ["global_mean", "two_microbatches", "extra_division", "equal_losses_unequal_gradients"]
-    assert {verdict.outcome for verdict in verdicts.values()} == {"pass"}
-    seen = verdicts["global_mean"].observed
-    assert (seen["global_mean"], seen["mean_of_means"]) == (2.5, 2.0)
-    assert verdicts["two_microbatches"].observed["global_mean"] == 2.5
-    assert verdicts["extra_division"].observed["divided_again"] == 1.25
+    assert {(verdict.expected, verdict.outcome) for verdict in verdicts.values()} == {("pass", "pass")}
+    assert [verdict.evidence for verdict in verdicts.values()] == [{}] * 4  # the numbers are its own, no file is read
+    assert verdicts["global_mean"].observed == {
+        "local_loss_sums": [12.0, 108.0],
+        "local_tokens": [12, 36],
+        "mean_of_means": 2.0,
+        "global_mean": 2.5,
+    }
+    assert verdicts["two_microbatches"].observed == {
+        "microbatch_loss_sums": [[4.0, 8.0], [30.0, 78.0]],
+        "global_mean": 2.5,
+    }
+    assert verdicts["extra_division"].observed == {"divided_again": 1.25, "global_mean": 2.5}
     # 12 targets at +1, 36 at -1: gradients -24 and 72; (-2 + 2)/2 = 0 and 48/48 = 1.
-    theta = verdicts["equal_losses_unequal_gradients"].observed
-    assert (theta["loss_mean_of_means"], theta["loss_token_mean"]) == (1.0, 1.0)
-    assert (theta["gradient_mean_of_means"], theta["gradient_token_mean"]) == (0.0, 1.0)
+    assert verdicts["equal_losses_unequal_gradients"].observed == {
+        "loss_mean_of_means": 1.0,
+        "loss_token_mean": 1.0,
+        "gradient_mean_of_means": 0.0,
+        "gradient_token_mean": 1.0,
+    }
+
+
+def test_each_criterion_says_what_its_numbers_come_from():
+    criteria = {verdict.case: verdict.criterion for verdict in check_loss()}
+    assert "the global mean is 120/48 = 2.5, the mean of means (1 + 3)/2 = 2.0" in criteria["global_mean"]
+    assert "two microbatches per rank, each scaled by the window's denominator" in criteria["two_microbatches"]
+    assert "once more by the 2 microbatches gives 1.25, not 2.5" in criteria["extra_division"]
+    assert "both losses are 1, the gradients are 0 and 1" in criteria["equal_losses_unequal_gradients"]
 
 
 def test_a_wrong_formula_would_fail(monkeypatch):

@@ -20,8 +20,13 @@ def verdict_on(folder, *reports):
 
 def test_the_same_refusal_on_every_rank_passes(tmp_path):
     verdict = verdict_on(tmp_path, report(0), report(1))
-    assert (verdict.outcome, verdict.first_difference) == ("pass", None)
-    assert verdict.observed["ranks_that_refused"] == 2
+    assert (verdict.case, verdict.expected, verdict.outcome) == ("empty_window", "pass", "pass")
+    assert verdict.first_difference is None
+    assert verdict.observed == {
+        "ranks_that_refused": 2,
+        "ranks_whose_parameters_moved": [],
+        "messages": {"0": MESSAGE, "1": MESSAGE},
+    }
     assert verdict.evidence == digests(tmp_path.glob("*.json"))
     assert "all 2 ranks raise the same error" in verdict.criterion
 
@@ -47,7 +52,7 @@ def test_parameters_that_moved_fail_and_the_rank_is_named(tmp_path):
     verdict = verdict_on(tmp_path, report(0), report(1, moved=True))
     assert verdict.outcome == "fail"
     assert verdict.observed["ranks_whose_parameters_moved"] == [1]
-    assert verdict.first_difference is not None
+    assert verdict.first_difference == {"ranks_whose_parameters_moved": [1]}
 
 
 def test_a_rank_without_a_report_fails(tmp_path):
