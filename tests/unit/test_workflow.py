@@ -92,3 +92,15 @@ def test_rows_that_prepare_would_refuse_are_refused_before_the_first_job(configs
         Experiments({"experiments": ["tiny"], "batch": 512}).require_ready()
     with pytest.raises(CorpusError, match=r"corpus\.path gone\.jsonl cannot be read"):
         Experiments({"experiments": ["tiny"], "corpus": {"path": "gone.jsonl"}}).require_ready()
+
+
+def test_the_controls_are_no_experiment(configs):
+    with pytest.raises(ConfigError, match=r"'controls' is no experiment: `snakemake controls` builds them"):
+        Experiments({"experiments": ["tiny", "controls"]})
+
+
+def test_no_override_reaches_the_controls(configs):
+    (configs / "controls.yaml").write_text("batch: 2\n")
+    experiments = Experiments({"experiments": ["tiny"], "batch": 3, "device": "cuda"})
+    assert (experiments.get("tiny").batch, experiments.get("tiny").device) == (3, "cuda")
+    assert (experiments.get("controls").batch, experiments.get("controls").device) == (2, "cpu")

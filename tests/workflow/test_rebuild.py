@@ -4,6 +4,8 @@ import json
 import math
 from pathlib import Path
 
+import pandas
+
 from tests.workflow.projects import build, copy_project, digests, rules_to_run, run, snakemake
 
 ALL_RULES = {
@@ -12,6 +14,7 @@ ALL_RULES = {
     "check_loss",
     "gradients",
     "check_parity",
+    "check_window",
     "check_zero_window",
     "interrupt",
     "continuous",
@@ -25,6 +28,10 @@ ALL_RULES = {
     "figure",
     "summary",
     "gate",
+    "control_cases",
+    "control_ranks",
+    "control_table",
+    "control_gate",
 }
 
 
@@ -59,8 +66,17 @@ def test_the_built_experiment_proves_what_it_should(built):
     zero_window = verdicts(built, "zero_window")["empty_window"]
     assert zero_window["observed"]["ranks_that_refused"] == 2
     assert "window 1" in zero_window["observed"]["messages"]["0"]
-    for check in ("loss", "resume", "replicas", "checkpoints", "zero_window", "evaluation"):
+    for check in ("loss", "window", "resume", "replicas", "checkpoints", "zero_window", "evaluation"):
         assert {verdict["outcome"] for verdict in verdicts(built, check).values()} == {"pass"}
+
+
+def test_the_built_controls_are_all_as_expected(built):
+    rows = pandas.read_csv(built / "results/controls/controls.csv")
+    assert rows["as_expected"].all()
+    assert rows["expected"].value_counts().to_dict() == rows["outcome"].value_counts().to_dict()
+    assert (rows["expected"] == "fail").sum() >= 24
+    assert (rows["expected"] == "pass").sum() >= 24
+    assert "controls are refused" in (built / "results/controls/gate.txt").read_text()
 
 
 def test_the_evaluation_counts_every_row_once(built):
@@ -85,6 +101,7 @@ def test_two_rebuilds_are_byte_identical(built, tmp_path):
     first, second = digests(built / "results"), digests(other / "results")
     assert "tiny/runs/resume/step-0004/model.safetensors" in first
     assert "tiny/figures/resume.svg" in first
+    assert "controls/controls.csv" in first
     assert first == second
 
 
@@ -99,6 +116,7 @@ def test_steps_by_hand_write_the_same_files_as_the_rules(built, tmp_path):
         ("ddp_tokens.cli", "check-loss", *common),
         (*ranks, "ddp_tokens.gradients", *common),
         ("ddp_tokens.cli", "check-parity", *common),
+        ("ddp_tokens.cli", "check-window", *common),
         ("ddp_tokens.cli", "check-zero-window", *common),
         (*ranks, "ddp_tokens.train", *common),
         (*ranks, "ddp_tokens.train", *common, "--continuous"),
