@@ -1,4 +1,5 @@
-"""Two ratios: a full rebuild against the 200 updates in it, and a dry run with nothing to do against an empty workflow.
+"""Three ratios: a full rebuild of `minimum` against the 200 updates in it, the controls against that rebuild, and a dry
+run with nothing to do against an empty workflow.
 
 python -m benchmarks.rebuild [--repeat 3]
 
@@ -29,12 +30,15 @@ def main() -> None:
         for name in COPIED:
             source = PROJECT / name
             (shutil.copytree if source.is_dir() else shutil.copy)(source, project / name)
-        rebuilds, updates = [], []
+        rebuilds, updates, controls = [], [], []
         for _ in range(repeat):
             shutil.rmtree(project / "results", ignore_errors=True)
-            rebuilds.append(seconds(project, "snakemake", "--cores", "2"))
+            rebuilds.append(seconds(project, "snakemake", "--cores", "2", "results/minimum/gate.txt"))
             updates.append(updates_alone(project))
-        show("rebuild", rebuilds, "200 updates alone", updates)
+            controls.append(seconds(project, "snakemake", "--cores", "2", "controls"))
+        show("rebuild of minimum", rebuilds, "200 updates alone", updates)
+        show("controls", controls, "rebuild of minimum", rebuilds)
+        run(project, "snakemake", "--cores", "2")
         rules = number_of_rules(project)
         empty = empty_workflow(Path(folder) / "empty", rules)
         ours, echo = [], []
