@@ -47,8 +47,8 @@ def calibrated_tolerances(reference: Arrays, single: Arrays, factor: float) -> N
     """In the training dtype: a multiple of what rounding does to the same gradient in one process.
 
     `reference`: float64. `single`: one process, training dtype, on the same microbatches. Where that process is right
-    by luck, one epsilon of the parameter's norm stands in. The error over ranks was at most 1.9 times this in float32 and
-    2.1 times under bfloat16 autocast (912 parameters of 40 random models, benchmarks/calibration.py); hence a factor of 4.
+    by luck, one epsilon of the parameter's norm stands in. The error over ranks was at most 1.9 times this in float32
+    and 2.1 times under bfloat16 autocast (912 parameters of 40 random models, benchmarks/calibration.py); hence 4.
     """
     rounding = errors(single, reference)
     least = not_near_zero(reference)
