@@ -33,12 +33,12 @@ QUESTIONS = {
     "token_mean is the formula in use, mean_of_means the known mistake, as a control. Two windows: the first, and the "
     "one whose ranks differ most in supervised units. An error is the norm of a parameter's difference from the "
     "reference in float64; error and tolerance are those of the parameter named. In float64 only the formula can make "
-    "a difference, and the tolerance is a tiny fraction of the parameter's norm. In native, the training dtype, it is "
+    "a difference, and the tolerance is a tiny fraction of the parameter's norm; in native, the training dtype, it is "
     "a small multiple of the error that one process makes in the same dtype. power: how many tolerances away the "
-    "nearest excluded wrong formula would be on these rows; where that is too few, the outcome is inconclusive. A failure is "
-    "named after the wrong formula that leaves the gradient found; residual is the distance from it as a fraction of "
-    "its norm. max abs error, max rel error and outside tolerance compare value by value with one process in the same "
-    "dtype, by the published criterion; they are reported beside and decide nothing.",
+    "nearest excluded wrong formula would be on these rows; where that is too few, the outcome is inconclusive. A "
+    "failure is named after the wrong formula that leaves the gradient found, and residual is the distance from that, "
+    "as a fraction of its norm. values, outside tolerance, max abs error and max rel error compare value by value "
+    "with one process in the same dtype, by the published criterion; they are reported beside and decide nothing.",
     "window": "Does a window reduce once, after its last microbatch, and is nothing cleared or moved inside it?",
     "zero_window": "Does every rank refuse a window without a supervised unit, and is nothing changed?",
     "resume": "Is the interrupted and resumed run the uninterrupted one, bit for bit?",

@@ -73,7 +73,7 @@ def _alone(one: Judged) -> Line:
     if verdict.outcome == INCONCLUSIVE and "power" in verdict.observed:
         notes.append(f"nearest wrong formula {number_text(verdict.observed['power'])} tolerances away")
     if not verdict.as_expected:
-        notes.append(f"NOT as expected: {verdict.problem}")
+        notes.append("NOT as expected: see the table")
     return Line(verdict.case, ((verdict.outcome, of_tolerance),), "; ".join(notes), verdict.as_expected)
 
 
@@ -134,9 +134,11 @@ def _draw(axes: Axes, place: int, line: Line, left: float, right: float) -> None
 
 def _mark(axes: Axes, outcome: str, xs: Sequence[float], ys: Sequence[float], label: str = "") -> Line2D:
     marker, colour, _ = MARKS[outcome]
-    style = {"marker": marker, "color": colour, "markersize": 5, "linestyle": "none"}
     face = "white" if outcome == INCONCLUSIVE else colour
-    [drawn] = axes.plot(xs, ys, markerfacecolor=face, label=label, **style)
+    drawn = Line2D(
+        *(xs, ys), marker=marker, color=colour, markerfacecolor=face, markersize=5, linestyle="none", label=label
+    )
+    axes.add_line(drawn)
     return drawn
 
 
