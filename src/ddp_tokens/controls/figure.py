@@ -100,7 +100,7 @@ def controls_figure(of_lines: Sequence[Line]) -> Figure:
     axes.tick_params(axis="y", length=0)
     axes.grid(False, axis="y")
     _name_the_scale(axes, left, right)
-    handles = [_mark(axes, outcome, [], [], MARKS[outcome][2]) for outcome in MARKS]
+    handles = [_mark(outcome, [], [], name) for outcome, (_, _, name) in MARKS.items()]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(MARKS))
     return figure
 
@@ -116,7 +116,7 @@ def _edges(ratios: Sequence[float]) -> tuple[float, float]:
 def _draw(axes: Axes, place: int, line: Line, left: float, right: float) -> None:
     """The note stands where it hides neither the marks nor the line at 1."""
     for outcome, of_tolerance in line.marks:
-        _mark(axes, outcome, [min(max(of_tolerance, left), right)], [place])
+        axes.add_line(_mark(outcome, [min(max(of_tolerance, left), right)], [place]))
     if line.note:
         largest = min(max(of_tolerance for _, of_tolerance in line.marks), right)
         before = largest > math.sqrt(right)
@@ -132,14 +132,12 @@ def _draw(axes: Axes, place: int, line: Line, left: float, right: float) -> None
         )
 
 
-def _mark(axes: Axes, outcome: str, xs: Sequence[float], ys: Sequence[float], label: str = "") -> Line2D:
+def _mark(outcome: str, xs: Sequence[float], ys: Sequence[float], label: str = "") -> Line2D:
     marker, colour, _ = MARKS[outcome]
     face = "white" if outcome == INCONCLUSIVE else colour
-    drawn = Line2D(
+    return Line2D(
         *(xs, ys), marker=marker, color=colour, markerfacecolor=face, markersize=5, linestyle="none", label=label
     )
-    axes.add_line(drawn)
-    return drawn
 
 
 def _name_the_scale(axes: Axes, left: float, right: float) -> None:
