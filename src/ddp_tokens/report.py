@@ -26,6 +26,7 @@ from ddp_tokens.summary import KEY_NUMBERS, headline, unexpected
 TEMPLATES = Path(__file__).parent / "templates"
 PACKAGES = ("torch", "numpy", "safetensors", "snakemake", "pydantic", "pandas", "matplotlib", "jinja2", "pygments")
 PLACES = ("rank", "step", "parameter", "index")
+DECIDING = ("error", "tolerance", "power")
 GUARDS = ("loss", "gradient_parity")
 QUESTIONS = {
     "loss": "Does the denominator give the mean over all tokens? On numbers that can be redone by hand.",
@@ -134,9 +135,9 @@ def exact_text(value: Any) -> str:
 
 
 def numbers(observed: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """(name, text) of what was observed, key numbers first."""
-    names = [name for name in KEY_NUMBERS if name in observed]
-    names += [name for name in observed if name not in KEY_NUMBERS]
+    """(name, text) of what was observed: what decides first, then the key numbers."""
+    first = (*DECIDING, *KEY_NUMBERS)
+    names = [name for name in first if name in observed] + [name for name in observed if name not in first]
     return [(name.replace("_", " "), number_text(observed[name])) for name in names]
 
 

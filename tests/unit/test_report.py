@@ -56,6 +56,12 @@ def test_control_shows_expectation_outcome_and_mark_side_by_side():
     assert "First difference: parameter head.weight, index [0, 1], ddp 0.1" in text
 
 
+def test_what_decides_stands_before_what_is_reported_beside():
+    observed = {"values": 4, "parameter": "w", "tolerance": 1e-6, "error": 0.5, "power": 9.0}
+    names = [name for name, _ in report.numbers(observed)]
+    assert names == ["error", "tolerance", "power", "values", "parameter"]
+
+
 def test_diagnosis_is_explained_and_the_expected_one_shown_where_it_differs():
     refused = replace(control(), diagnosis=("stale_count",), expected_diagnosis=("mean_of_means", "one_rank_only"))
     text = text_of(report.verdicts_page(summary_of({"gradient_parity": [refused]})))

@@ -120,7 +120,7 @@ UNDECIDABLES = (
     Variant(
         *("one_unit_less_in_bfloat16", UNDECIDED, PARITY, NEARLY_EQUAL, TOKEN_MEAN, INCONCLUSIVE),
         dtypes=(NATIVE,),
-        what=NEARLY_EQUAL.what,
+        what=f"{NEARLY_EQUAL.what}; not judged in float64, where it is seen",
     ),
 )
 VARIANTS = (*NORMALIZATIONS, *ACCUMULATIONS, *COMMUNICATIONS, *RIGHTS, *UNDECIDABLES)

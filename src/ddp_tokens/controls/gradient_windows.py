@@ -210,7 +210,7 @@ UNDECIDABLE = (
         *(2, 1, 1),
         partial(with_one_unit_less_on_rank_0, 120),
         autocast=True,
-        special="119 and 120 units, a difference below the rounding of bfloat16",
+        special="119 and 120 units, a difference below the rounding of a forward in bfloat16",
     ),
 )
 CONTROLLED = Case("controlled", 3, 2, 3, apart=True)

@@ -21,8 +21,8 @@ KINDS = {
 NUMBERS = {
     "gradient_parity": (
         "norm of the difference from the gradient of one process in float64, for the parameter in which it is the most "
-        "tolerances; every case is judged in the training dtype and in float64, and the numbers are those of the "
-        "training dtype unless float64 alone is not as expected",
+        "tolerances; unless said otherwise a case is judged in the training dtype and in float64, and the numbers are "
+        "those of the training dtype unless float64 alone is not as expected",
         "what is allowed for that parameter: in the training dtype a multiple of the error of one process in the same "
         "dtype, in float64 a fraction of the parameter's norm",
         "how many tolerances away the nearest excluded wrong formula would be on these rows; none with one rank and "
