@@ -56,7 +56,7 @@ rule control_table:
             "results/controls/ranks/{world_size}", world_size=CONTROL_WORLD_SIZES
         ),
         templates=expand(
-            "src/ddp_tokens/templates/{page}.html", page=["page", "controls"]
+            "src/ddp_tokens/templates/{page}.html", page=["page", "marks", "controls"]
         ),
     output:
         verdicts="results/controls/controls.json",

@@ -73,7 +73,7 @@ rule summary:
         evaluation=rules.evaluate.output.evaluation,
         templates=expand(
             "src/ddp_tokens/templates/{page}.html",
-            page=["page", "verdicts", "published", "config", "versions"],
+            page=["page", "marks", "verdicts", "published", "config", "versions"],
         ),
     output:
         csv="results/{experiment}/summary.csv",

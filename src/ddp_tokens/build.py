@@ -1,4 +1,4 @@
-"""What `make` runs: the whole workflow, its report, and the verdicts on the terminal."""
+"""What `make` runs: the whole workflow, its report, and the verdicts and controls on the terminal."""
 
 import subprocess
 import sys
@@ -13,6 +13,7 @@ from ddp_tokens.layout import Layout
 from ddp_tokens.options import run_as_program
 
 RESULTS = Path("results")
+CONTROLS = RESULTS / "controls"
 REPORT = RESULTS / "report.zip"
 INTERRUPTED = 130
 
@@ -28,6 +29,7 @@ def main(arguments: Sequence[str]) -> int:
         code = _snakemake("report_items", "--report", str(REPORT), *arguments) or code
     for at in layouts:
         print(verdict_table(at))
+    print(controls_text(CONTROLS))
     print(f"\nReport: {REPORT} (unpack it and open report/report.html)")
     return code
 
@@ -47,9 +49,17 @@ def verdict_table(at: Layout) -> str:
     return f"\n{at.root}\n\n{tabulate(rows, headers=columns)}\n\nVerdicts: {count} as expected"
 
 
+def controls_text(at: Path) -> str:
+    """The headline of controls.json, and a line for each variant that is not judged as expected."""
+    found = read_json(at / "controls.json")
+    problems = "".join(f"\n  NOT as expected: {problem}" for problem in found["problems"])
+    return f"\n{at}\n\nControls: {found['headline']}{problems}"
+
+
 def _outdated(layouts: Sequence[Layout]) -> bool:
     """Snakemake does not know of its report as a file: compare times with what the report shows."""
     shown = [path for at in layouts for folder in (at.figures, at.report) for path in folder.glob("*")]
+    shown += CONTROLS.glob("controls.*")
     return not REPORT.is_file() or any(path.stat().st_mtime > REPORT.stat().st_mtime for path in shown)
 
 

@@ -54,8 +54,8 @@ def save_tokens(run: Path, outputs: Sequence[Path]) -> None:
     if not paths:
         raise EvidenceError(f"{run / 'ranks'} holds no rank's history: train again")
     with matplotlib.rc_context():
-        _use_style()
-        _save(tokens_figure([read_json_lines(path) for path in paths]), outputs)
+        use_style()
+        save(tokens_figure([read_json_lines(path) for path in paths]), outputs)
 
 
 def save_gradients(
@@ -72,16 +72,16 @@ def save_gradients(
         for window in dict.fromkeys(name.split("/")[0] for name in expected)
     }
     with matplotlib.rc_context():
-        _use_style()
-        _save(gradients_figure(ratios, tolerance), outputs)
+        use_style()
+        save(gradients_figure(ratios, tolerance), outputs)
 
 
 def save_resume(interrupt_at: int, runs: Mapping[str, Path], outputs: Sequence[Path]) -> None:
     """`runs`: interrupt, continuous, resume -> folder with history.jsonl."""
     histories = {name: read_json_lines(folder / "history.jsonl") for name, folder in runs.items()}
     with matplotlib.rc_context():
-        _use_style()
-        _save(resume_figure(interrupt_at, **histories), outputs)
+        use_style()
+        save(resume_figure(interrupt_at, **histories), outputs)
 
 
 def tokens_figure(ranks: Sequence[Sequence[Record]]) -> Figure:
@@ -211,13 +211,13 @@ def _whole_numbers() -> MaxNLocator:
     return MaxNLocator(11, integer=True, steps=[1, 2, 5, 10])
 
 
-def _use_style() -> None:
+def use_style() -> None:
     """Nothing of a reader's own matplotlibrc may change the bytes."""
     matplotlib.rcdefaults()
     matplotlib.rcParams.update(STYLE)
 
 
-def _save(figure: Figure, outputs: Sequence[Path]) -> None:
+def save(figure: Figure, outputs: Sequence[Path]) -> None:
     for path in outputs:
         kind = path.suffix.removeprefix(".")
         with replacing(path) as stream:

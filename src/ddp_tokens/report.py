@@ -18,6 +18,7 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import YamlLexer
 
+from ddp_tokens.checks.meanings import meaning_of
 from ddp_tokens.config import Experiment
 from ddp_tokens.steps import dump
 from ddp_tokens.summary import KEY_NUMBERS, headline, unexpected
@@ -25,14 +26,20 @@ from ddp_tokens.summary import KEY_NUMBERS, headline, unexpected
 TEMPLATES = Path(__file__).parent / "templates"
 PACKAGES = ("torch", "numpy", "safetensors", "snakemake", "pydantic", "pandas", "matplotlib", "jinja2", "pygments")
 PLACES = ("rank", "step", "parameter", "index")
+DECIDING = ("error", "tolerance", "power")
 GUARDS = ("loss", "gradient_parity")
 QUESTIONS = {
     "loss": "Does the denominator give the mean over all tokens? On numbers that can be redone by hand.",
     "gradient_parity": "Is the gradient that DDP leaves the gradient of the objective, as one process computes it? "
-    "token_mean is the formula in use, mean_of_means the known mistake, as a control. native is the training dtype; "
-    "in float64 only the formula can make a difference. Two windows: the first, and the one whose ranks differ most "
-    "in supervised units. A tolerance has an absolute and a relative part and a value may use both, so a relative "
-    "error above the relative part can still be within tolerance.",
+    "token_mean is the formula in use, mean_of_means the known mistake, as a control. Two windows: the first, and the "
+    "one whose ranks differ most in supervised units. An error is the norm of a parameter's difference from the "
+    "reference in float64; error and tolerance are those of the parameter named. In float64 only the formula can make "
+    "a difference, and the tolerance is a tiny fraction of the parameter's norm; in native, the training dtype, it is "
+    "a small multiple of the error that one process makes in the same dtype. power: how many tolerances away the "
+    "nearest excluded wrong formula would be on these rows; where that is too few, the outcome is inconclusive. A "
+    "failure is named after the wrong formula that leaves the gradient found, and residual is the distance from that, "
+    "as a fraction of its norm. values, outside tolerance, max abs error and max rel error compare value by value "
+    "with one process in the same dtype, by the published criterion; they are reported beside and decide nothing.",
     "window": "Does a window reduce once, after its last microbatch, and is nothing cleared or moved inside it?",
     "zero_window": "Does every rank refuse a window without a supervised unit, and is nothing changed?",
     "resume": "Is the interrupted and resumed run the uninterrupted one, bit for bit?",
@@ -55,7 +62,7 @@ def verdicts_page(summary: Mapping[str, Any]) -> str:
         }
         for check in summary["checks"]
     ]
-    return _render(
+    return render(
         "verdicts",
         summary["experiment"],
         headline=headline(summary),
@@ -67,15 +74,15 @@ def verdicts_page(summary: Mapping[str, Any]) -> str:
 
 
 def published_page(summary: Mapping[str, Any]) -> str:
-    return _render("published", summary["experiment"], rows=summary["published"])
+    return render("published", summary["experiment"], rows=summary["published"])
 
 
 def config_page(experiment: Experiment) -> str:
-    return _render("config", experiment.name, settings=highlighted(settings_yaml(experiment)))
+    return render("config", experiment.name, settings=highlighted(settings_yaml(experiment)))
 
 
 def versions_page(experiment: Experiment) -> str:
-    return _render("versions", experiment.name, software=software(), circumstances=circumstances(experiment))
+    return render("versions", experiment.name, software=software(), circumstances=circumstances(experiment))
 
 
 def settings_yaml(experiment: Experiment) -> str:
@@ -128,9 +135,9 @@ def exact_text(value: Any) -> str:
 
 
 def numbers(observed: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """(name, text) of what was observed, key numbers first."""
-    names = [name for name in KEY_NUMBERS if name in observed]
-    names += [name for name in observed if name not in KEY_NUMBERS]
+    """(name, text) of what was observed: what decides first, then the key numbers."""
+    first = (*DECIDING, *KEY_NUMBERS)
+    names = [name for name in first if name in observed] + [name for name in observed if name not in first]
     return [(name.replace("_", " "), number_text(observed[name])) for name in names]
 
 
@@ -163,7 +170,8 @@ def _resolved(asked: str, taken: str) -> str:
     return taken if asked == taken else f"{taken} ({asked})"
 
 
-def _render(page: str, experiment: str, **values: Any) -> str:
+def render(page: str, experiment: str, **values: Any) -> str:
+    """A page of templates/; `experiment` names it in its title."""
     return _templates().get_template(f"{page}.html").render(experiment=experiment, **values)
 
 
@@ -178,5 +186,10 @@ def _templates() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    templates.filters |= {"numbers": numbers, "placed": first_things_first}
+    templates.filters |= {
+        "numbers": numbers,
+        "placed": first_things_first,
+        "number": number_text,
+        "meaning": meaning_of,
+    }
     return templates

@@ -154,6 +154,9 @@ WITHOUT_TORCH = [
     "ddp_tokens.build",
     "ddp_tokens.cli",
     "ddp_tokens.controls.resume_cases",
+    "ddp_tokens.controls.table",
+    "ddp_tokens.controls.page",
+    "ddp_tokens.controls.figure",
     *(name for name in modules() if room_of(name) == "checks"),
 ]
 

@@ -114,7 +114,7 @@ def test_ranks_are_taken_in_order_of_their_number(tmp_path, monkeypatch):
         write_lines(tmp_path / "ranks" / f"rank-{rank}.jsonl", {"step": 1, "units": rank})
     seen = []
     monkeypatch.setattr(figures, "tokens_figure", seen.append)
-    monkeypatch.setattr(figures, "_save", lambda figure, outputs: None)
+    monkeypatch.setattr(figures, "save", lambda figure, outputs: None)
     figures.save_tokens(tmp_path, [])
     assert [records[0]["units"] for records in seen[0]] == list(range(11))
 

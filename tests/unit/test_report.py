@@ -1,5 +1,5 @@
 import re
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 import yaml
@@ -54,6 +54,25 @@ def test_control_shows_expectation_outcome_and_mark_side_by_side():
     assert "mean_of_means.native.first control |ddp - ref| &lt;= 1e-06 fail fail ✓ as expected" in text
     assert "values 282,628 max abs error 2.98e-08" in text
     assert "First difference: parameter head.weight, index [0, 1], ddp 0.1" in text
+
+
+def test_what_decides_stands_before_what_is_reported_beside():
+    observed = {"values": 4, "parameter": "w", "tolerance": 1e-6, "error": 0.5, "power": 9.0}
+    names = [name for name, _ in report.numbers(observed)]
+    assert names == ["error", "tolerance", "power", "values", "parameter"]
+
+
+def test_diagnosis_is_explained_and_the_expected_one_shown_where_it_differs():
+    refused = replace(control(), diagnosis=("stale_count",), expected_diagnosis=("mean_of_means", "one_rank_only"))
+    text = text_of(report.verdicts_page(summary_of({"gradient_parity": [refused]})))
+    assert "fail mean of means or one rank only fail stale count the window before gave the denominator ✗" in text
+    as_expected = replace(refused, expected_diagnosis=("stale_count",))
+    assert text_of(report.verdicts_page(summary_of({"loss": [as_expected]}))).count("stale count") == 1
+
+
+def test_diagnosis_that_nobody_explains_is_shown_all_the_same():
+    refused = replace(control(), diagnosis=("of_your_own",))
+    assert "fail of your own ✓" in text_of(report.verdicts_page(summary_of({"gradient_parity": [refused]})))
 
 
 def test_verdict_that_is_not_as_expected_is_named_on_top_and_marked():

@@ -1,5 +1,7 @@
 """What a diagnosis means, in one sentence for a reader who does not know the code."""
 
+from collections.abc import Sequence
+
 from ddp_tokens import formulas
 from ddp_tokens.checks import evaluation, gradient_formulas, replicas, resume_diagnosis, window
 
@@ -27,3 +29,8 @@ MEANINGS = {
     evaluation.MEAN_OF_BATCH_MEANS: "means of batches are averaged, whatever the batches hold",
     evaluation.MEAN_OF_RANK_MEANS: "means of ranks are averaged, whatever the ranks hold",
 }
+
+
+def meaning_of(diagnosis: Sequence[str]) -> str:
+    """One phrase for each name that is known here; empty where none is."""
+    return "; or ".join(MEANINGS[name] for name in diagnosis if name in MEANINGS)

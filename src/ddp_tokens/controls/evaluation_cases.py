@@ -15,19 +15,23 @@ SPLITS = ("validation", "test")
 
 @dataclass(frozen=True)
 class Case:
-    """`way`: a name in controls/evaluations.py."""
+    """`way`: a name in controls/evaluations.py. `what`: needed where the diagnosis' meaning does not say it."""
 
     name: str
     world_size: int
     way: str
     expected: str
     diagnosis: tuple[str, ...] = ()
+    what: str = ""
 
 
 CASES = (
     Case("mean_of_batch_means", 3, MEAN_OF_BATCH_MEANS, FAIL, (evaluation.MEAN_OF_BATCH_MEANS,)),
     Case("padded_sampler", 3, PADDED_SAMPLER, FAIL, (evaluation.PADDED_DUPLICATES,)),
-    *(Case(f"evaluated_on_{size}_rank{'s' if size > 1 else ''}", size, RIGHT_WAY, PASS) for size in (1, 2, 3, 4)),
+    *(
+        Case(f"evaluated_on_{ranks.replace(' ', '_')}", size, RIGHT_WAY, PASS, what=f"rows dealt out over {ranks}")
+        for size, ranks in ((1, "1 rank"), (2, "2 ranks"), (3, "3 ranks"), (4, "4 ranks"))
+    ),
 )
 
 

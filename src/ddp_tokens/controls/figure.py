@@ -1,10 +1,156 @@
+"""The errors of all controls in units of their tolerances, and those of the right variants below. No torch."""
+
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import NullLocator
+
+from ddp_tokens.checks.verdict import FAIL, INCONCLUSIVE, PASS
+from ddp_tokens.controls.gradient_cases import RIGHT, UNDECIDED
 from ddp_tokens.controls.table import Judged
-from ddp_tokens.files import write_text
+from ddp_tokens.figures import BLUE, PURPLE, VERMILLION, WIDTH, save, use_style
+from ddp_tokens.report import number_text
+
+LINE, MARGIN = 0.158, 0.75
+SMALL = 7.5
+MARKS = {FAIL: ("X", VERMILLION, "refused"), PASS: ("o", BLUE, "passes"), INCONCLUSIVE: ("s", PURPLE, "inconclusive")}
+GROUPS = {RIGHT: "right variants, by check", UNDECIDED: "cannot be decided"}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the figure. `marks`: (outcome, error / tolerance); infinite where none is allowed or the error is no
+    number. `note`: what stands beside the marks. A line without marks is the heading of those below it.
+    """
+
+    label: str
+    marks: tuple[tuple[str, float], ...] = ()
+    note: str = ""
+    as_expected: bool = True
 
 
 def save_controls(judged: Sequence[Judged], outputs: Sequence[Path]) -> None:
-    for path in outputs:
-        write_text(path, "")
+    """PNG and SVG, by the outputs' suffixes."""
+    with matplotlib.rc_context():
+        use_style()
+        save(controls_figure(lines(judged)), outputs)
+
+
+def lines(judged: Sequence[Judged]) -> list[Line]:
+    """Each control and each case that cannot be decided; right variants together, by check, unless one is refused."""
+    found = []
+    for kind in dict.fromkeys(one.kind for one in judged):
+        of_kind = [one for one in judged if one.kind == kind]
+        found.append(Line(GROUPS.get(kind, kind)))
+        as_they_should = [one for one in of_kind if kind == RIGHT and one.verdict.as_expected]
+        for check in dict.fromkeys(one.check for one in as_they_should):
+            found.append(_together(check, [one for one in as_they_should if one.check == check]))
+        found += [_alone(one) for one in of_kind if one not in as_they_should]
+    return found
+
+
+def ratio(judged: Judged) -> float:
+    """error / tolerance."""
+    error, tolerance = (judged.verdict.observed.get(name) for name in ("error", "tolerance"))
+    if not isinstance(error, int | float):
+        return math.inf
+    return error / tolerance if tolerance else math.inf if error else 0.0
+
+
+def _alone(one: Judged) -> Line:
+    verdict, of_tolerance = one.verdict, ratio(one)
+    notes = []
+    if of_tolerance == math.inf:
+        notes.append(number_text(verdict.observed.get("error")))
+    elif of_tolerance == 0 and verdict.outcome == FAIL:
+        notes.append("exactly 0: refused for something else than weights")
+    if verdict.outcome == INCONCLUSIVE and "power" in verdict.observed:
+        notes.append(f"nearest wrong formula {number_text(verdict.observed['power'])} tolerances away")
+    if not verdict.as_expected:
+        notes.append("NOT as expected: see the table")
+    return Line(verdict.case, ((verdict.outcome, of_tolerance),), "; ".join(notes), verdict.as_expected)
+
+
+def _together(check: str, of_check: Sequence[Judged]) -> Line:
+    marks = tuple((one.verdict.outcome, ratio(one)) for one in of_check)
+    largest = max(of_tolerance for _, of_tolerance in marks)
+    number = f"{len(marks)} variant{'' if len(marks) == 1 else 's'}"
+    return Line(check, marks, f"{number}, " + (f"largest {largest:.2g}" if largest else "exactly 0"))
+
+
+def controls_figure(of_lines: Sequence[Line]) -> Figure:
+    figure = Figure(figsize=(WIDTH, LINE * len(of_lines) + MARGIN), layout="constrained")
+    axes = figure.subplots()
+    left, right = _edges([of_tolerance for line in of_lines for _, of_tolerance in line.marks])
+    axes.axvline(1, color="black", linewidth=1.2)
+    for edge in (left, right):
+        axes.axvline(edge, color="#888888", linewidth=0.8, linestyle=":")
+    for place, line in enumerate(of_lines):
+        _draw(axes, place, line, left, right)
+    axes.set(xscale="log", xlim=(left / 3, right * 10), ylim=(len(of_lines) - 0.4, -0.9), xlabel="error / tolerance")
+    axes.set_yticks(range(len(of_lines)), [line.label for line in of_lines], fontsize=SMALL)
+    for label, line in zip(axes.get_yticklabels(), of_lines, strict=True):
+        label.set(weight="normal" if line.marks else "bold", color="black" if line.as_expected else VERMILLION)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(False, axis="y")
+    _name_the_scale(axes, left, right)
+    handles = [_mark(outcome, [], [], name) for outcome, (_, _, name) in MARKS.items()]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(MARKS))
+    return figure
+
+
+def _edges(ratios: Sequence[float]) -> tuple[float, float]:
+    """Where an error of exactly 0, and one where none is allowed, are drawn: a log scale has no place for them."""
+    drawn = [of_tolerance for of_tolerance in ratios if 0 < of_tolerance < math.inf] or [1.0]
+    return 10.0 ** (math.floor(math.log10(min(*drawn, 1.0))) - 1), 10.0 ** (
+        math.ceil(math.log10(max(*drawn, 10.0))) + 2
+    )
+
+
+def _draw(axes: Axes, place: int, line: Line, left: float, right: float) -> None:
+    """The note stands where it hides neither the marks nor the line at 1."""
+    for outcome, of_tolerance in line.marks:
+        axes.add_line(_mark(outcome, [min(max(of_tolerance, left), right)], [place]))
+    if line.note:
+        largest = min(max(of_tolerance for _, of_tolerance in line.marks), right)
+        before = largest > math.sqrt(right)
+        axes.annotate(
+            line.note,
+            (max(largest, 1.0), place),
+            (-6 if before else 6, 0),
+            textcoords="offset points",
+            horizontalalignment="right" if before else "left",
+            verticalalignment="center",
+            fontsize=SMALL,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6},
+        )
+
+
+def _mark(outcome: str, xs: Sequence[float], ys: Sequence[float], label: str = "") -> Line2D:
+    marker, colour, _ = MARKS[outcome]
+    face = "white" if outcome == INCONCLUSIVE else colour
+    return Line2D(
+        *(xs, ys), marker=marker, color=colour, markerfacecolor=face, markersize=5, linestyle="none", label=label
+    )
+
+
+def _name_the_scale(axes: Axes, left: float, right: float) -> None:
+    powers = [power for power in range(-30, 31, 3) if left < 10.0**power < right]
+    axes.set_xticks([10.0**power for power in powers], [f"$10^{{{power}}}$" for power in powers])
+    axes.xaxis.set_minor_locator(NullLocator())
+    for where, text in ((left, "exactly\n0"), (1, "tolerance"), (right, "none\nallowed")):
+        axes.annotate(
+            text,
+            (where, 1),
+            (0, 3),
+            xycoords=("data", "axes fraction"),
+            textcoords="offset points",
+            horizontalalignment="center",
+            fontsize=SMALL,
+        )

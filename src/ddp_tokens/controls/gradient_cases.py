@@ -31,7 +31,9 @@ PARITY, WINDOW = "gradient_parity", "window"
 
 @dataclass(frozen=True)
 class Variant:
-    """`way`: how the window is computed, a name in controls/gradients.py. `dtypes`: in which it must be seen."""
+    """`way`: how the window is computed, a name in controls/gradients.py. `dtypes`: in which it must be seen. `what`:
+    what is done, in one phrase; needed where the diagnosis' meaning does not say it.
+    """
 
     name: str
     kind: str
@@ -41,14 +43,15 @@ class Variant:
     expected: str
     diagnosis: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = DTYPES
+    what: str = ""
 
 
-def _wrong(name: str, kind: str, check: str, diagnosis: str, case: Case = CONTROLLED) -> Variant:
-    return Variant(name, kind, check, case, name, FAIL, (diagnosis,))
+def _wrong(name: str, kind: str, check: str, diagnosis: str, case: Case = CONTROLLED, what: str = "") -> Variant:
+    return Variant(name, kind, check, case, name, FAIL, (diagnosis,), what=what)
 
 
 def _right(case: Case, check: str = PARITY, name: str | None = None) -> Variant:
-    return Variant(name or case.name, RIGHT, check, case, TOKEN_MEAN, PASS)
+    return Variant(name or case.name, RIGHT, check, case, TOKEN_MEAN, PASS, what=case.what)
 
 
 SHORT = next(case for case in SPECIAL if case.name == "short_last_window")
@@ -64,29 +67,61 @@ NORMALIZATIONS = (
     _wrong("one_microbatch_counted", NORMALIZATION, PARITY, "one_microbatch_counted"),
     _wrong("short_window_as_full", NORMALIZATION, PARITY, "short_window_as_full", SHORT),
     _wrong("stale_count", NORMALIZATION, PARITY, "stale_count"),
-    _wrong("loss_scale_kept", NORMALIZATION, PARITY, "loss_scale_kept"),
+    _wrong("loss_scale_kept", NORMALIZATION, PARITY, "loss_scale_kept", what="a loss scale of 1024 is not undone"),
 )
 ACCUMULATIONS = (
-    _wrong("gradients_cleared_per_microbatch", ACCUMULATION, PARITY, "last_microbatch_only"),
-    _wrong("weights_updated_between_microbatches", ACCUMULATION, WINDOW, window_check.WEIGHTS_UPDATED_INSIDE),
-    _wrong("last_microbatch_only", ACCUMULATION, PARITY, "last_microbatch_only"),
-    _wrong("first_microbatch_only", ACCUMULATION, PARITY, "first_microbatch_only"),
+    _wrong(
+        *("gradients_cleared_per_microbatch", ACCUMULATION, PARITY, "last_microbatch_only"),
+        what="gradients are cleared before each microbatch, so that those of earlier ones are lost",
+    ),
+    _wrong(
+        *("weights_updated_between_microbatches", ACCUMULATION, WINDOW, window_check.WEIGHTS_UPDATED_INSIDE),
+        what="the optimizer takes a step after each microbatch, not once per window",
+    ),
+    _wrong(
+        *("last_microbatch_only", ACCUMULATION, PARITY, "last_microbatch_only"),
+        what="backward() stands after the loop over microbatches, so that it sees the last loss only",
+    ),
+    _wrong(
+        *("first_microbatch_only", ACCUMULATION, PARITY, "first_microbatch_only"),
+        what="the optimizer takes its step after the first microbatch, with the window's denominator",
+    ),
 )
 COMMUNICATIONS = (
-    _wrong("all_reduce_skipped", COMMUNICATION, PARITY, "one_rank_only"),
-    _wrong("synchronized_forward_left", COMMUNICATION, WINDOW, window_check.ARMED_EARLY, CONTROLLED_THREE),
-    _wrong("forward_outside_no_sync", COMMUNICATION, WINDOW, window_check.REDUCED_EVERY_TIME, CONTROLLED_THREE),
-    _wrong("another_ranks_rows", COMMUNICATION, PARITY, "another_ranks_rows"),
+    _wrong(
+        *("all_reduce_skipped", COMMUNICATION, PARITY, "one_rank_only"),
+        what="the whole window stands inside no_sync, so that each rank keeps its own gradient",
+    ),
+    _wrong(
+        *("synchronized_forward_left", COMMUNICATION, WINDOW, window_check.ARMED_EARLY, CONTROLLED_THREE),
+        what="a forward pass for a metric, outside of no_sync and without backward, makes the first microbatch reduce",
+    ),
+    _wrong(
+        *("forward_outside_no_sync", COMMUNICATION, WINDOW, window_check.REDUCED_EVERY_TIME, CONTROLLED_THREE),
+        what="only backward() stands inside no_sync; forward does not, so that every microbatch is reduced",
+    ),
+    _wrong(
+        *("another_ranks_rows", COMMUNICATION, PARITY, "another_ranks_rows"),
+        what="rank 1 computes the rows of rank 0 in place of its own",
+    ),
 )
 RIGHTS = (
     *map(_right, (*REGULAR, *SPECIAL)),
     *(_right(case, WINDOW, f"one_reduction_{case.name}") for case in REGULAR if case.accumulation > 2),
 )
+EQUAL, NEARLY_EQUAL = UNDECIDABLE
 UNDECIDABLES = (
-    Variant("equal_counts", UNDECIDED, PARITY, UNDECIDABLE[0], TOKEN_MEAN, INCONCLUSIVE),
-    Variant("equal_counts_mean_of_means", UNDECIDED, PARITY, UNDECIDABLE[0], "mean_of_means", INCONCLUSIVE),
+    Variant("equal_counts", UNDECIDED, PARITY, EQUAL, TOKEN_MEAN, INCONCLUSIVE, what=EQUAL.what),
+    Variant(
+        *("equal_counts_mean_of_means", UNDECIDED, PARITY, EQUAL, "mean_of_means", INCONCLUSIVE),
+        what="the same window, computed as a mean of means: it leaves the same gradient",
+    ),
     # In float64 one unit is seen; in the training dtype it is far below the rounding.
-    Variant("one_unit_less_in_bfloat16", UNDECIDED, PARITY, UNDECIDABLE[1], TOKEN_MEAN, INCONCLUSIVE, dtypes=(NATIVE,)),
+    Variant(
+        *("one_unit_less_in_bfloat16", UNDECIDED, PARITY, NEARLY_EQUAL, TOKEN_MEAN, INCONCLUSIVE),
+        dtypes=(NATIVE,),
+        what=f"{NEARLY_EQUAL.what}; not judged in float64, where it is seen",
+    ),
 )
 VARIANTS = (*NORMALIZATIONS, *ACCUMULATIONS, *COMMUNICATIONS, *RIGHTS, *UNDECIDABLES)
 

@@ -27,7 +27,7 @@ class Case:
 
     `change`: what makes the second window special. `tied`: the head shares the embedding's weights. `autocast`: forward
     in bfloat16. `decidable`: every excluded formula differs from the right one by arithmetic. `apart`: all differ from
-    each other too.
+    each other too. `special`: the change in words.
     """
 
     name: str
@@ -39,6 +39,16 @@ class Case:
     autocast: bool = False
     decidable: bool = True
     apart: bool = False
+    special: str = ""
+
+    @property
+    def what(self) -> str:
+        """For the readers of the table."""
+        shape = (
+            f"{self.world_size} rank{'s' if self.world_size > 1 else ''}, {self.accumulation} "
+            f"microbatch{'es' if self.accumulation > 1 else ''} of {self.batch} row{'s' if self.batch > 1 else ''}"
+        )
+        return f"{shape}: {self.special}" if self.special else shape
 
     @property
     def compared(self) -> dict[str, int]:
@@ -153,16 +163,55 @@ REGULAR = (
     Case("w4_a4_b1", 4, 4, 1),
 )
 SPECIAL = (
-    Case("short_last_window", 3, 4, 2, partial(with_microbatches, 3), apart=True),
-    Case("fewer_microbatches_on_one_rank", 2, 3, 2, with_one_microbatch_less_on_rank_0),
-    *(Case(f"empty_microbatch_w{size}", size, 2, 2, without_units_in_one_microbatch) for size in (2, 3, 4)),
-    *(Case(f"empty_rank_w{size}", size, 2, 2, without_units_on_the_last_rank) for size in (2, 3, 4)),
-    Case("tied_weights", 2, 2, 3, tied=True),
-    Case("one_unit_less_in_float32", 2, 1, 1, partial(with_one_unit_less_on_rank_0, 120)),
+    Case(
+        "short_last_window",
+        *(3, 4, 2),
+        partial(with_microbatches, 3),
+        apart=True,
+        special="the last window of an epoch, with 3 of its 4 microbatches",
+    ),
+    Case(
+        "fewer_microbatches_on_one_rank",
+        *(2, 3, 2),
+        with_one_microbatch_less_on_rank_0,
+        special="one microbatch less on rank 0",
+    ),
+    *(
+        Case(
+            f"empty_microbatch_w{size}",
+            *(size, 2, 2),
+            without_units_in_one_microbatch,
+            special="a microbatch without a unit",
+        )
+        for size in (2, 3, 4)
+    ),
+    *(
+        Case(f"empty_rank_w{size}", size, 2, 2, without_units_on_the_last_rank, special="a rank without a unit")
+        for size in (2, 3, 4)
+    ),
+    Case("tied_weights", 2, 2, 3, tied=True, special="the head shares the embedding's weights"),
+    Case(
+        "one_unit_less_in_float32",
+        *(2, 1, 1),
+        partial(with_one_unit_less_on_rank_0, 120),
+        special="119 and 120 units, in float32 seen as unequal",
+    ),
 )
 UNDECIDABLE = (
-    Case("equal_counts", 3, 1, 2, partial(with_equal_units, 7), decidable=False),
-    Case("one_unit_less_in_bfloat16", 2, 1, 1, partial(with_one_unit_less_on_rank_0, 120), autocast=True),
+    Case(
+        "equal_counts",
+        *(3, 1, 2),
+        partial(with_equal_units, 7),
+        decidable=False,
+        special="as many units on each rank, so that a mean of means is the mean over all units",
+    ),
+    Case(
+        "one_unit_less_in_bfloat16",
+        *(2, 1, 1),
+        partial(with_one_unit_less_on_rank_0, 120),
+        autocast=True,
+        special="119 and 120 units, a difference below the rounding of a forward in bfloat16",
+    ),
 )
 CONTROLLED = Case("controlled", 3, 2, 3, apart=True)
 CONTROLLED_THREE = Case("controlled_three_microbatches", 2, 3, 2)

@@ -22,6 +22,7 @@ RESUME, REPLICAS = "resume", "replicas"
 class Case:
     """`check`: the check that judges it. `diagnosis`: what it must be diagnosed as. `twice`: resumed a second time.
     `alone`: its interrupted and continuous runs are its own, as they are other runs than those that are shared.
+    `what`: what is done, in one phrase; needed where the diagnosis' meaning does not say it.
     """
 
     name: str
@@ -30,27 +31,47 @@ class Case:
     diagnosis: tuple[str, ...] = ()
     twice: bool = False
     alone: bool = False
+    what: str = ""
 
 
 CASES = (
-    Case("resumed_once", RESUME, PASS),
-    Case("resumed_twice", RESUME, PASS, twice=True),
-    Case("resumed_with_adamw", RESUME, PASS, alone=True),
-    Case("resumed_without_dropout", RESUME, PASS, alone=True),
-    Case("resumed_in_float64", RESUME, PASS, alone=True),
-    Case("resumed_with_tied_weights", RESUME, PASS, alone=True),
+    Case("resumed_once", RESUME, PASS, what="interrupted once, SGD with momentum and dropout"),
+    Case("resumed_twice", RESUME, PASS, twice=True, what="interrupted and resumed two times"),
+    Case("resumed_with_adamw", RESUME, PASS, alone=True, what="AdamW, whose state is two moments and a count"),
+    Case("resumed_without_dropout", RESUME, PASS, alone=True, what="no dropout, so that no number is drawn"),
+    Case("resumed_in_float64", RESUME, PASS, alone=True, what="the model in float64"),
+    Case("resumed_with_tied_weights", RESUME, PASS, alone=True, what="the head shares the embedding's weights"),
     Case("generators_not_restored", RESUME, FAIL, (diagnosis.GENERATORS_NOT_RESTORED,)),
     Case("only_seed_restored", RESUME, FAIL, (diagnosis.ONLY_SEED_RESTORED,)),
-    Case("restored_before_a_skip_that_draws", RESUME, FAIL, (diagnosis.DRAWN_FROM_AFTER_RESTORING,)),
-    Case("momentum_lost", RESUME, FAIL, (diagnosis.OPTIMIZER_STATE_LOST,)),
-    Case("position_off_by_one", RESUME, FAIL, (diagnosis.POSITION_OFF_BY_ONE,)),
+    Case(
+        *("restored_before_a_skip_that_draws", RESUME, FAIL, (diagnosis.DRAWN_FROM_AFTER_RESTORING,)),
+        what="after the generators are restored, the windows done so far are skipped through a loader that draws",
+    ),
+    Case("momentum_lost", RESUME, FAIL, (diagnosis.OPTIMIZER_STATE_LOST,), what="the optimizer loses its momentum"),
+    Case(
+        *("position_off_by_one", RESUME, FAIL, (diagnosis.POSITION_OFF_BY_ONE,)),
+        what="each update takes the window of the next one",
+    ),
     Case("position_reset", RESUME, FAIL, (diagnosis.POSITION_RESET,)),
-    Case("another_corpus", RESUME, FAIL, (diagnosis.ANOTHER_CORPUS,)),
-    Case("rank_files_swapped", RESUME, FAIL, (diagnosis.RANK_FILES_SWAPPED,)),
-    Case("history_not_continued", RESUME, FAIL, (diagnosis.HISTORY_NOT_CONTINUED,), twice=True),
-    Case("replicas_kept_equal", REPLICAS, PASS),
-    Case("weights_perturbed_after_wrapping", REPLICAS, FAIL, (replicas.WEIGHTS_DIFFER_AT_START,)),
-    Case("all_reduce_skipped_in_training", REPLICAS, FAIL, (replicas.RANKS_DRIFT_APART,)),
+    Case("another_corpus", RESUME, FAIL, (diagnosis.ANOTHER_CORPUS,), what="other labels under the same row ids"),
+    Case(
+        *("rank_files_swapped", RESUME, FAIL, (diagnosis.RANK_FILES_SWAPPED,)),
+        what="each rank loads the files of the rank after it",
+    ),
+    Case(
+        *("history_not_continued", RESUME, FAIL, (diagnosis.HISTORY_NOT_CONTINUED,)),
+        twice=True,
+        what="the history starts anew at a second resume: only records are missing, all weights are right, error 0",
+    ),
+    Case("replicas_kept_equal", REPLICAS, PASS, what="a whole run, as it should be"),
+    Case(
+        *("weights_perturbed_after_wrapping", REPLICAS, FAIL, (replicas.WEIGHTS_DIFFER_AT_START,)),
+        what="rank 1 changes its weights after DDP has made those of all ranks equal",
+    ),
+    Case(
+        *("all_reduce_skipped_in_training", REPLICAS, FAIL, (replicas.RANKS_DRIFT_APART,)),
+        what="the whole run stands inside no_sync, so that each rank follows its own gradient",
+    ),
 )
 
 

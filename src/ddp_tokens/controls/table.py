@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ddp_tokens.checks.meanings import meaning_of
 from ddp_tokens.checks.verdict import FAIL, INCONCLUSIVE, PASS, Verdict, diagnosis_of
 from ddp_tokens.config import Experiment
 from ddp_tokens.controls import evaluation_cases, gradient_cases, resume_cases
@@ -25,11 +26,12 @@ RANKS_THAT_RESUME = 2
 
 @dataclass(frozen=True)
 class Judged:
-    """`verdict`: its case is the variant's name."""
+    """`verdict`: its case is the variant's name. `what`: what is done in it, in one phrase."""
 
     kind: str
     check: str
     verdict: Verdict
+    what: str = ""
 
 
 def judge_all(experiment: Experiment, at: Layout) -> list[Judged]:
@@ -45,7 +47,7 @@ def _gradients(experiment: Experiment, at: Layout) -> list[Judged]:
         left = ranks_layout(at.root, variant.case.world_size)
         verdicts = gradient_cases.judge(variant, experiment.tolerances, case_layout(at.root, variant.case), left)
         verdict = weakest(variant.name, variant.expected, variant.diagnosis, verdicts)
-        judged.append(Judged(variant.kind, variant.check, verdict))
+        judged.append(Judged(variant.kind, variant.check, verdict, what_of(variant)))
     return judged
 
 
@@ -56,6 +58,7 @@ def _resumes(experiment: Experiment, at: Layout) -> list[Judged]:
             case.check if case.expected == FAIL else RIGHT,
             case.check,
             all_of(case.name, case.expected, case.diagnosis, resume_cases.judge(case, experiment, into)),
+            what_of(case),
         )
         for case in resume_cases.CASES
     ]
@@ -72,9 +75,14 @@ def _evaluations(at: Layout) -> list[Judged]:
                 case.diagnosis,
                 evaluation_cases.judge(case, at, ranks_layout(at.root, case.world_size)),
             ),
+            what_of(case),
         )
         for case in evaluation_cases.CASES
     ]
+
+
+def what_of(case: gradient_cases.Variant | resume_cases.Case | evaluation_cases.Case) -> str:
+    return case.what or meaning_of(case.diagnosis)
 
 
 def weakest(name: str, expected: str, diagnosis: tuple[str, ...], verdicts: Sequence[Verdict]) -> Verdict:
@@ -145,7 +153,7 @@ def problems(judged: Sequence[Judged]) -> list[str]:
 
 def document(judged: Sequence[Judged]) -> dict[str, Any]:
     """The content of controls.json: every verdict whole, what the rows of the table are taken from."""
-    verdicts = [{"kind": one.kind, "check": one.check, "verdict": asdict(one.verdict)} for one in judged]
+    verdicts = [asdict(one) for one in judged]
     return {"headline": headline(judged), "problems": problems(judged), "verdicts": verdicts}
 
 
