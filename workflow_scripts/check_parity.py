@@ -1,7 +1,8 @@
 from pathlib import Path
 
-from ddp_tokens.checks.gradient_parity import DTYPES, REFERENCES, check_gradient_parity, facts_of_windows
+from ddp_tokens.checks.gradient_parity import REFERENCES, check_gradient_parity, facts_of_windows
 from ddp_tokens.checks.verdict import write_verdicts
+from ddp_tokens.layout import DTYPES
 from ddp_tokens.normalization import FORMULAS
 from ddp_tokens.script import logged
 from ddp_tokens.steps import read_settings

@@ -20,7 +20,7 @@ INTERRUPTED = 130
 
 def main(arguments: Sequence[str]) -> int:
     """Arguments go to Snakemake. The report is made whether or not the gate is content."""
-    code = _snakemake("--cores", "all", *arguments)
+    code = _snakemake("--cores", "all", "--keep-going", *arguments)
     if code and not _all_but_the_gate_is_done():
         print("\nThe build failed, for the reason above. Verdicts of an earlier build are not shown.")
         return code

@@ -47,7 +47,8 @@ def check_loss(experiment: Experiment, at: Layout) -> int:
 
 def check_parity(experiment: Experiment, at: Layout) -> int:
     """the distributed gradients against the reference; needs reference and ddp_tokens.gradients"""
-    from ddp_tokens.checks.gradient_parity import DTYPES, REFERENCES, check_gradient_parity, facts_of_windows
+    from ddp_tokens.checks.gradient_parity import REFERENCES, check_gradient_parity, facts_of_windows
+    from ddp_tokens.layout import DTYPES
     from ddp_tokens.normalization import FORMULAS
 
     references = {name: at.reference(name) for name in REFERENCES}

@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+NATIVE, FLOAT64, PARTS = "native", "float64", "parts"
+DTYPES = (NATIVE, FLOAT64)
+
 
 @dataclass(frozen=True)
 class Layout:

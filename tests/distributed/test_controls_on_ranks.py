@@ -10,6 +10,7 @@ from ddp_tokens.config import load_experiment
 from ddp_tokens.controls import gradient_cases, ranks, table
 from ddp_tokens.controls.gradient_cases import ranks_layout
 from ddp_tokens.controls.gradient_windows import CASES
+from ddp_tokens.controls.judge import judge_gradient
 from ddp_tokens.controls.prepare import prepare_controls
 from ddp_tokens.corpora.lock import read_corpus
 from ddp_tokens.errors import GateError
@@ -84,7 +85,7 @@ def test_a_locally_empty_microbatch_or_rank_is_a_normal_case(built, judged, empt
     assert (units[-1] == (0, 0)) if empty == "rank" else (units[-1][0] == 0 < units[-1][1])
     assert sum(map(sum, units)) > 0
     variant = next(variant for variant in gradient_cases.VARIANTS if variant.name == name)
-    verdicts = gradient_cases.judge(variant, load_experiment(CONFIG).tolerances, at, ranks_layout(built.root, size))
+    verdicts = judge_gradient(variant, load_experiment(CONFIG).tolerances, at, ranks_layout(built.root, size))
     assert [verdict.case for verdict in verdicts] == [f"{name}.native", f"{name}.float64"]
     assert [verdict.outcome for verdict in verdicts] == ["pass", "pass"]
     assert judged["gradient_parity", name].outcome == "pass"

@@ -7,7 +7,8 @@ import torch
 
 from ddp_tokens.checks.verdict import FAIL, PASS, diagnosis_of
 from ddp_tokens.config import load_experiment
-from ddp_tokens.controls.resume_cases import CASES, RESUME, SHARED, Case, judge
+from ddp_tokens.controls.judge import judge_resume
+from ddp_tokens.controls.resume_cases import CASES, RESUME, SHARED, Case
 from ddp_tokens.controls.resumes import VARIANTS, run_all
 from ddp_tokens.files import read_json, read_json_lines, sha256
 from ddp_tokens.layout import Layout
@@ -47,7 +48,7 @@ def test_every_case_of_the_table_has_its_variant():
 
 @pytest.mark.parametrize("case", CASES, ids=named)
 def test_a_variant_is_judged_and_diagnosed_as_what_it_is(controls, into, case):
-    verdicts = judge(case, controls.experiment, into)
+    verdicts = judge_resume(case, controls.experiment, into)
     outcome = FAIL if any(verdict.outcome == FAIL for verdict in verdicts) else PASS
     assert (outcome, diagnosis_of(verdicts)) == (case.expected, case.diagnosis)
     assert {verdict.outcome for verdict in verdicts} <= {PASS, FAIL}
@@ -102,7 +103,7 @@ def test_a_resume_starts_where_the_interruption_was(into, case):
 def test_the_loader_drew_two_words_per_window(controls, into):
     """random_() of one int64 takes 64 bits; three windows were skipped."""
     [case] = [case for case in CASES if case.name == "restored_before_a_skip_that_draws"]
-    verdicts = {verdict.case: verdict for verdict in judge(case, controls.experiment, into)}
+    verdicts = {verdict.case: verdict for verdict in judge_resume(case, controls.experiment, into)}
     for rank in range(2):
         verdict = verdicts[f"start_rank_{rank}"]
         assert verdict.observed["words_drawn_after_restoring"] == 2 * INTERRUPT_AT

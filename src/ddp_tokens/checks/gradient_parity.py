@@ -39,11 +39,10 @@ from ddp_tokens.formulas import (
     possible_on,
     window_facts,
 )
+from ddp_tokens.layout import DTYPES, FLOAT64, PARTS
 from ddp_tokens.normalization import FORMULAS, TOKEN_MEAN
 from ddp_tokens.plan import windows_to_compare
 
-NATIVE, FLOAT64, PARTS = "native", "float64", "parts"
-DTYPES = (NATIVE, FLOAT64)
 REFERENCES = (*DTYPES, PARTS)
 BY_NAME = {formula.name: formula for formula in (RIGHT, *KNOWN_WRONG)}
 

@@ -1,16 +1,10 @@
-"""The wrong and the right gradients as a table: what must be said of each, and how it is judged. No torch."""
+"""The wrong and the right gradients as a table: what must be said of each. No torch."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddp_tokens.checks import gradient_parity as parity
-from ddp_tokens.checks import window as window_check
-from ddp_tokens.checks.gradient_parity import DTYPES, FLOAT64, NATIVE, Evidence, Expectation, of_window, parts_of
-from ddp_tokens.checks.tensor_files import read_arrays
-from ddp_tokens.checks.verdict import FAIL, INCONCLUSIVE, PASS, Verdict
-from ddp_tokens.config import Tolerances
+from ddp_tokens.checks.verdict import FAIL, INCONCLUSIVE, PASS
 from ddp_tokens.controls.gradient_windows import (
-    COMPARED,
     CONTROLLED,
     CONTROLLED_THREE,
     REGULAR,
@@ -18,10 +12,7 @@ from ddp_tokens.controls.gradient_windows import (
     UNDECIDABLE,
     Case,
 )
-from ddp_tokens.corpora.lock import read_corpus
-from ddp_tokens.files import digests, read_json
-from ddp_tokens.formulas import excluded_by, window_facts
-from ddp_tokens.layout import Layout
+from ddp_tokens.layout import DTYPES, NATIVE, Layout
 from ddp_tokens.normalization import TOKEN_MEAN
 
 NORMALIZATION, ACCUMULATION, COMMUNICATION = "normalization", "accumulation", "communication"
@@ -75,7 +66,7 @@ ACCUMULATIONS = (
         what="gradients are cleared before each microbatch, so that those of earlier ones are lost",
     ),
     _wrong(
-        *("weights_updated_between_microbatches", ACCUMULATION, WINDOW, window_check.WEIGHTS_UPDATED_INSIDE),
+        *("weights_updated_between_microbatches", ACCUMULATION, WINDOW, "weights_updated_inside"),
         what="the optimizer takes a step after each microbatch, not once per window",
     ),
     _wrong(
@@ -93,11 +84,11 @@ COMMUNICATIONS = (
         what="the whole window stands inside no_sync, so that each rank keeps its own gradient",
     ),
     _wrong(
-        *("synchronized_forward_left", COMMUNICATION, WINDOW, window_check.ARMED_EARLY, CONTROLLED_THREE),
+        *("synchronized_forward_left", COMMUNICATION, WINDOW, "reducer_armed_early", CONTROLLED_THREE),
         what="a forward pass for a metric, outside of no_sync and without backward, makes the first microbatch reduce",
     ),
     _wrong(
-        *("forward_outside_no_sync", COMMUNICATION, WINDOW, window_check.REDUCED_EVERY_TIME, CONTROLLED_THREE),
+        *("forward_outside_no_sync", COMMUNICATION, WINDOW, "reduced_in_every_microbatch", CONTROLLED_THREE),
         what="only backward() stands inside no_sync; forward does not, so that every microbatch is reduced",
     ),
     _wrong(
@@ -128,35 +119,6 @@ VARIANTS = (*NORMALIZATIONS, *ACCUMULATIONS, *COMMUNICATIONS, *RIGHTS, *UNDECIDA
 
 def of_world_size(world_size: int) -> list[Variant]:
     return [variant for variant in VARIANTS if variant.case.world_size == world_size]
-
-
-def judge(variant: Variant, tolerances: Tolerances, case_at: Layout, left_at: Layout) -> list[Verdict]:
-    """One verdict of the window check, or one of gradient parity per dtype in which the variant must be seen.
-
-    `case_at`: rows, plan and references of its case. `left_at`: gradients and traces of its ranks.
-    """
-    if variant.check == WINDOW:
-        return window_check.check_window(left_at.root / "window" / variant.name)
-    return [_parity(variant, tolerances, dtype, case_at, left_at) for dtype in variant.dtypes]
-
-
-def _parity(variant: Variant, tolerances: Tolerances, dtype: str, case_at: Layout, left_at: Layout) -> Verdict:
-    rows, _ = read_corpus(case_at.rows, case_at.lock)
-    facts = window_facts(read_json(case_at.plan)["plan"], variant.case.compared[COMPARED], rows)
-    paths = [case_at.reference(name) for name in (FLOAT64, dtype, parity.PARTS)]
-    reference, single, parts = map(read_arrays, paths)
-    path = left_at.gradients(variant.name, dtype)
-    evidence = Evidence(
-        of_window(read_arrays(path), COMPARED),
-        of_window(reference, COMPARED),
-        of_window(single, COMPARED),
-        parts_of(parts, COMPARED),
-        facts,
-    )
-    expectation = Expectation(variant.expected, variant.diagnosis or None, excluded_by(facts))
-    return parity.judge(
-        f"{variant.name}.{dtype}", tolerances, dtype, evidence, expectation, digests([*set(paths), path])
-    )
 
 
 def case_layout(root: Path, case: Case) -> Layout:

@@ -14,6 +14,7 @@ from ddp_tokens.checks.verdict import FAIL, INCONCLUSIVE, PASS, Verdict, diagnos
 from ddp_tokens.config import Experiment
 from ddp_tokens.controls import evaluation_cases, gradient_cases, resume_cases
 from ddp_tokens.controls.gradient_cases import RIGHT, case_layout, ranks_layout
+from ddp_tokens.controls.judge import judge_evaluation, judge_gradient, judge_resume
 from ddp_tokens.errors import GateError
 from ddp_tokens.files import read_json
 from ddp_tokens.layout import Layout
@@ -45,7 +46,7 @@ def _gradients(experiment: Experiment, at: Layout) -> list[Judged]:
     judged = []
     for variant in gradient_cases.VARIANTS:
         left = ranks_layout(at.root, variant.case.world_size)
-        verdicts = gradient_cases.judge(variant, experiment.tolerances, case_layout(at.root, variant.case), left)
+        verdicts = judge_gradient(variant, experiment.tolerances, case_layout(at.root, variant.case), left)
         verdict = weakest(variant.name, variant.expected, variant.diagnosis, verdicts)
         judged.append(Judged(variant.kind, variant.check, verdict, what_of(variant)))
     return judged
@@ -57,7 +58,7 @@ def _resumes(experiment: Experiment, at: Layout) -> list[Judged]:
         Judged(
             case.check if case.expected == FAIL else RIGHT,
             case.check,
-            all_of(case.name, case.expected, case.diagnosis, resume_cases.judge(case, experiment, into)),
+            all_of(case.name, case.expected, case.diagnosis, judge_resume(case, experiment, into)),
             what_of(case),
         )
         for case in resume_cases.CASES
@@ -73,7 +74,7 @@ def _evaluations(at: Layout) -> list[Judged]:
                 case.name,
                 case.expected,
                 case.diagnosis,
-                evaluation_cases.judge(case, at, ranks_layout(at.root, case.world_size)),
+                judge_evaluation(case, at, ranks_layout(at.root, case.world_size)),
             ),
             what_of(case),
         )

@@ -7,9 +7,6 @@ import pytest
 from safetensors.numpy import save_file
 
 from ddp_tokens.checks.gradient_parity import (
-    DTYPES,
-    FLOAT64,
-    NATIVE,
     REFERENCES,
     check_gradient_parity,
     expected,
@@ -22,7 +19,7 @@ from ddp_tokens.checks.gradient_parity import (
 from ddp_tokens.config import Tolerances
 from ddp_tokens.files import sha256
 from ddp_tokens.formulas import KNOWN_WRONG, WindowFacts, excluded_by
-from ddp_tokens.layout import Layout
+from ddp_tokens.layout import DTYPES, FLOAT64, NATIVE, Layout
 from ddp_tokens.normalization import FORMULAS, MEAN_OF_MEANS, TOKEN_MEAN
 from ddp_tokens.prepare import prepare
 from tests.helpers import tiny_experiment

@@ -1,0 +1,70 @@
+"""What the check that is meant for a variant says of it. No torch.
+
+The tables of variants stand apart from this, so that an edited check judges again and runs nothing again.
+"""
+
+from collections.abc import Callable
+
+from ddp_tokens.checks import gradient_parity as parity
+from ddp_tokens.checks import window as window_check
+from ddp_tokens.checks.evaluation import check_evaluation
+from ddp_tokens.checks.gradient_parity import Evidence, Expectation, of_window, parts_of
+from ddp_tokens.checks.replicas import check_replicas
+from ddp_tokens.checks.resume import check_resume
+from ddp_tokens.checks.tensor_files import read_arrays
+from ddp_tokens.checks.verdict import Verdict
+from ddp_tokens.config import Experiment, Tolerances
+from ddp_tokens.controls import evaluation_cases, resume_cases
+from ddp_tokens.controls.gradient_cases import WINDOW, Variant
+from ddp_tokens.controls.gradient_windows import COMPARED
+from ddp_tokens.corpora.lock import read_corpus
+from ddp_tokens.files import digests, read_json
+from ddp_tokens.formulas import excluded_by, window_facts
+from ddp_tokens.layout import FLOAT64, PARTS, Layout
+
+
+def judge_gradient(variant: Variant, tolerances: Tolerances, case_at: Layout, left_at: Layout) -> list[Verdict]:
+    """One verdict of the window check, or one of gradient parity per dtype in which the variant must be seen.
+
+    `case_at`: rows, plan and references of its case. `left_at`: gradients and traces of its ranks.
+    """
+    if variant.check == WINDOW:
+        return window_check.check_window(left_at.root / "window" / variant.name)
+    return [_parity(variant, tolerances, dtype, case_at, left_at) for dtype in variant.dtypes]
+
+
+def _parity(variant: Variant, tolerances: Tolerances, dtype: str, case_at: Layout, left_at: Layout) -> Verdict:
+    rows, _ = read_corpus(case_at.rows, case_at.lock)
+    facts = window_facts(read_json(case_at.plan)["plan"], variant.case.compared[COMPARED], rows)
+    paths = [case_at.reference(name) for name in (FLOAT64, dtype, PARTS)]
+    reference, single, parts = map(read_arrays, paths)
+    path = left_at.gradients(variant.name, dtype)
+    evidence = Evidence(
+        of_window(read_arrays(path), COMPARED),
+        of_window(reference, COMPARED),
+        of_window(single, COMPARED),
+        parts_of(parts, COMPARED),
+        facts,
+    )
+    expectation = Expectation(variant.expected, variant.diagnosis or None, excluded_by(facts))
+    return parity.judge(
+        f"{variant.name}.{dtype}", tolerances, dtype, evidence, expectation, digests([*set(paths), path])
+    )
+
+
+def judge_resume(case: resume_cases.Case, experiment: Experiment, into: Callable[[str], Layout]) -> list[Verdict]:
+    """The verdicts of the case's check on what its variant left; `controls.resumes.run_all` makes it."""
+    own = into(case.name)
+    shared = own if case.alone else into(resume_cases.SHARED)
+    if case.check == resume_cases.REPLICAS:
+        return check_replicas({"continuous": own.run("continuous")})
+    interrupted = shared.checkpoint("interrupt", experiment.interrupt_at)
+    if case.twice:
+        interrupted = own.checkpoint("interrupt", resume_cases.second_interruption(experiment))
+    ends = shared.checkpoint("continuous", experiment.steps), own.checkpoint("resume", experiment.steps)
+    return check_resume(interrupted, *ends)
+
+
+def judge_evaluation(case: evaluation_cases.Case, trained: Layout, left: Layout) -> list[Verdict]:
+    """`trained`: with the lock of the corpus that was scored. `left`: what the ranks left."""
+    return check_evaluation(evaluation_cases.scores_of(case, left), trained.lock)
