@@ -13,7 +13,7 @@ from ddp_tokens.corpora.lock import Shape
 from ddp_tokens.formulas import KNOWN_WRONG
 from ddp_tokens.inputs import Prepared
 from ddp_tokens.workflow import CONTROL_WORLD_SIZES
-from tests.helpers import make_row
+from tests.helpers import PROJECT, make_row
 
 EVERY = [*gradient_cases.VARIANTS, *resume_cases.CASES, *evaluation_cases.CASES]
 
@@ -99,3 +99,9 @@ def test_the_names_of_every_known_failure_that_was_asked_for():
         "padded_sampler",
     }
     assert asked <= set(of(FAIL))
+
+
+def test_the_readme_counts_them_right():
+    text = (PROJECT / "README.md").read_text()
+    assert f"compute {len(of(FAIL))} variants in which one thing is wrong" in text
+    assert f"{len(of(PASS))} right variants must pass, and {len(of(INCONCLUSIVE))} cases must end" in text
