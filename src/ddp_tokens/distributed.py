@@ -11,7 +11,10 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from ddp_tokens.errors import LaunchError
+from ddp_tokens.quiet import first_forward_without
 from ddp_tokens.world import World
+
+NONE_UNUSED = "find_unused_parameters=True was specified in DDP constructor, but did not find any unused parameters"
 
 
 def init_distributed(
@@ -78,7 +81,16 @@ def barrier() -> None:
 
 def wrap_for_ddp(model: torch.nn.Module, world: World) -> DistributedDataParallel:
     """The model must be on the rank's device already."""
-    return DistributedDataParallel(model, device_ids=[world.device] if world.device.startswith("cuda") else None)
+    # By default DDP lays out its buckets anew after the first backward of a process. A resumed process would reduce its
+    # first window in another layout than the continuous one did, hence add in another order: other bits at 3 and more
+    # ranks. Where unused parameters are looked for, the first layout stays.
+    wrapped = DistributedDataParallel(
+        model,
+        device_ids=[world.device] if world.device.startswith("cuda") else None,
+        find_unused_parameters=True,
+    )
+    first_forward_without(wrapped, NONE_UNUSED)
+    return wrapped
 
 
 def global_count(local_count: int, device: str = "cpu") -> int:

@@ -46,6 +46,7 @@ ROOMS = [
     "determinism",
     "generators",
     "tensors",
+    "quiet",
     "distributed",
     "inputs",
     "window",

@@ -33,7 +33,7 @@ def history_of_rank(tiny: Tiny, run: str, rank: int) -> list[dict[str, Any]]:
     return read_json_lines(tiny.at.run(run) / "ranks" / f"rank-{rank}.jsonl")
 
 
-@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 def test_a_resumed_run_is_the_continuous_one(trained, world_size):
     """Dropout is on, momentum is 0.9: generators and optimizer state both matter (the tests below remove each)."""
     assert SETTINGS["model"]["dropout"] > 0
@@ -217,7 +217,7 @@ def resume_in_parts(world: World, config: str, results: str) -> None:
     run_training(load_experiment(config), at, world, "resume", path)
 
 
-@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 def test_a_second_resume_continues_the_history_and_the_path(copy_of, world_size):
     """Known failure second-resume: counters go on, 6 updates in all and not 2."""
     tiny = copy_of(world_size)
