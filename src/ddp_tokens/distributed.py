@@ -104,6 +104,14 @@ def sum_over_ranks(values: Sequence[float], device: str = "cpu") -> list[float]:
     return sums
 
 
+def largest_over_ranks(value: int, device: str = "cpu") -> int:
+    """One all-reduce of an int64. What only rank 0 knows reaches the others so, when they give something smaller."""
+    number = torch.tensor(value, dtype=torch.int64, device=device)
+    if dist.is_initialized():
+        dist.all_reduce(number, op=dist.ReduceOp.MAX)
+    return int(number)
+
+
 def _summed(values: torch.Tensor) -> torch.Tensor:
     if dist.is_initialized():
         dist.all_reduce(values)

@@ -20,7 +20,7 @@ from tqdm import tqdm
 from ddp_tokens.checkpoint import TrainingState, load, save
 from ddp_tokens.config import Experiment
 from ddp_tokens.determinism import make_deterministic, seed_rank
-from ddp_tokens.distributed import barrier, claim_device, process_group, wrap_for_ddp
+from ddp_tokens.distributed import barrier, claim_device, largest_over_ranks, process_group, wrap_for_ddp
 from ddp_tokens.errors import CheckpointError
 from ddp_tokens.files import sha256, write_json_lines
 from ddp_tokens.generators import read_generators
@@ -29,43 +29,58 @@ from ddp_tokens.inputs import Prepared, initial_model, read_prepared, require_in
 from ddp_tokens.layout import Layout, checkpoint_name
 from ddp_tokens.options import parse, run_as_program
 from ddp_tokens.start import StartRecord, take_start, write_start
-from ddp_tokens.steps import dump
+from ddp_tokens.steps import code_of, dump
+from ddp_tokens.stopping import Stop, Stopped, stop_on_signals
 from ddp_tokens.tensors import save_tensors, weights_of
 from ddp_tokens.trainer import build_optimizer, train
+from ddp_tokens.watching import end_with, starters_of_rank
+from ddp_tokens.working import Working, running_alone, working_key
 from ddp_tokens.workloads import Workload
 from ddp_tokens.workloads import load as load_workload
 from ddp_tokens.world import World, world_from_environment
 
 PROGRAM = "ddp_tokens.train"
-NOT_IDENTITY = ("interrupt_at", "launcher", "name", "timeout_s", "train_anyway")
+NOT_IDENTITY = ("checkpoint_every", "interrupt_at", "keep", "launcher", "name", "timeout_s", "train_anyway")
 LINES_EVERY = 10
 log = logging.getLogger(PROGRAM)
 
 
 def main(arguments: Sequence[str]) -> int:
     experiment, at, own = parse(PROGRAM, arguments, _run_name, _add_arguments, __doc__)
-    world = claim_device(
-        world_from_environment(os.environ, experiment.device, experiment.world_size), experiment.resolved_backend
-    )
-    logging.basicConfig(level=logging.INFO if world.is_main else logging.ERROR, format="%(message)s", stream=sys.stderr)
-    for warning in require_proven([at.check("loss"), at.check("gradient_parity")], experiment.train_anyway):
-        log.warning("warning: %s", warning)
-    make_deterministic(experiment.threads_per_rank)
-    run_training(experiment, at, world, _run_name(own), own.resume)
-    return 0
+    with stop_on_signals() as stop:
+        end_with(starters_of_rank(os.environ), first=stop.orphaned)
+        world = claim_device(
+            world_from_environment(os.environ, experiment.device, experiment.world_size), experiment.resolved_backend
+        )
+        level = logging.INFO if world.is_main else logging.ERROR
+        logging.basicConfig(level=level, format="%(message)s", stream=sys.stderr)
+        for warning in require_proven([at.check("loss"), at.check("gradient_parity")], experiment.train_anyway):
+            log.warning("warning: %s", warning)
+        make_deterministic(experiment.threads_per_rank)
+        stopped = run_training(experiment, at, world, _run_name(own), own.resume, stop)
+    if stopped is None:
+        return 0
+    log.info("%s: %s", PROGRAM, stopped.sentence)
+    return stopped.exit_code
 
 
-def run_training(experiment: Experiment, at: Layout, world: World, run: str, resume: Path | None) -> None:
+def run_training(
+    experiment: Experiment, at: Layout, world: World, run: str, resume: Path | None, stop: Stop | None = None
+) -> Stopped | None:
     """Write runs/RUN/: a checkpoint at the last update, the global history, and per rank what it started from, its
-    history and its parameters.
+    history and its parameters. None when that is done, else where a wish to stop, of any rank, has ended the run.
     """
     prepared = read_prepared(experiment, at)
     require_initial(at.initial)
     identity = run_identity(experiment, at)
     until = experiment.interrupt_at if run == "interrupt" else experiment.steps
-    with process_group(experiment.resolved_backend, experiment.timeout_s):
-        state, start = _train_until(until, experiment, at, prepared, world, resume, identity)
-        write_run(at.run(run), state, start, identity, world)
+    key = working_key(run, until, identity, world, code_of(experiment, run), resume)
+    working = Working(at.working(run, key), experiment.checkpoint_every, experiment.keep, identity, world)
+    with (
+        process_group(experiment.resolved_backend, experiment.timeout_s),
+        running_alone(at.run_lock(run), at.run(run), world, experiment.timeout_s),
+    ):
+        return _run(run, until, experiment, at, prepared, working, resume, stop or Stop())
 
 
 @dataclass(frozen=True)
@@ -88,28 +103,58 @@ def begin(experiment: Experiment, prepared: Prepared, initial: Path, world: Worl
     return Begun(workload, model, TrainingState(bare, build_optimizer(model, experiment.optimizer)), when_seeded)
 
 
-def _train_until(
+def _run(
+    run: str,
     until: int,
     experiment: Experiment,
     at: Layout,
     prepared: Prepared,
-    world: World,
+    working: Working,
     resume: Path | None,
-    identity: dict[str, Any],
-) -> tuple[TrainingState, StartRecord]:
-    begun = begin(experiment, prepared, at.initial, world)
-    state = begun.state
+    stop: Stop,
+) -> Stopped | None:
+    begun = begin(experiment, prepared, at.initial, working.world)
+    start = _set_out(begun, working, resume, until)
+    stopped = _train_until(until, begun, experiment, prepared, working, stop)
+    if stopped is None:
+        write_run(at.run(run), begun.state, start, working.identity, working.world)
+        working.remove(run)
+    return stopped
+
+
+def _set_out(begun: Begun, working: Working, resume: Path | None, until: int) -> StartRecord:
+    """Bring the new process to where the run stands, and return what this rank held when the run was started first."""
+    state, identity, world = begun.state, working.identity, working.world
+    newest = working.find()
+    if newest is not None:
+        load(newest, state, identity, world)
+        log.info("continuing after update %d of %d", state.step, until)
+        return working.first_start()
     if resume is not None:
         load(resume, state, identity, world)
         if state.step >= until:
             raise CheckpointError(f"{resume} is at update {state.step}, so nothing is left to do up to {until}")
     start = take_start(state, begun.when_seeded, world)
+    working.keep_start(start)
+    return start
+
+
+def _train_until(
+    until: int, begun: Begun, experiment: Experiment, prepared: Prepared, working: Working, stop: Stop
+) -> Stopped | None:
+    state, world = begun.state, working.world
     clip_norm = experiment.optimizer.clip_norm
     updates = train(begun.model, state, begun.workload, prepared.plan, prepared.rows, world, until, clip_norm)
     for record in tqdm(updates, total=until, initial=state.step, disable=None if world.is_main else True):
-        if record["step"] % LINES_EVERY == 0 or record["step"] == until:
-            log.info("update %d of %d: loss %.4f over %d units", record["step"], until, record["loss"], record["units"])
-    return state, start
+        step = record["step"]
+        if step % LINES_EVERY == 0 or step == until:
+            log.info("update %d of %d: loss %.4f over %d units", step, until, record["loss"], record["units"])
+        wish = largest_over_ranks(stop.signal, world.device)
+        if wish:
+            return Stopped(wish, step, until, working.save(state))
+        if working.is_due(step, until):
+            working.save(state)
+    return None
 
 
 def write_run(

@@ -15,6 +15,9 @@ from tests.architecture.code import dotted, modules, trees
 ROOMS = [
     "errors",
     "files",
+    "locks",
+    "watching",
+    "stopping",
     "sources",
     "yaml_files",
     "config",
@@ -56,10 +59,12 @@ ROOMS = [
     "evaluation",
     "checkpoint",
     "start",
+    "working",
     "trainer",
     "train",
     "controls",
     "launch",
+    "faults",
     "cli",
 ]
 
