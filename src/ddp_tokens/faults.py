@@ -43,21 +43,21 @@ SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGKILL, signal.SIGTERM)
 MOST_KILLS_OF_A_RUN = 3
 OUTLIVE_S = 10.0
 LONGEST_S = 300.0
-PRELOADED = ["torch._dynamo", PROGRAM]
+PRELOADED = ["torch._dynamo", "ddp_tokens.launch", "ddp_tokens.reference", "ddp_tokens.train"]
 AT_UPDATE = re.compile(r"^update (\d+) of", re.MULTILINE)
 CONTINUED = re.compile(r"^continuing after update (\d+) of", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Kill:
-    """One row of the table. `update`: the last that was done. `continued`: the update after which the next start went
-    on; 0 when it began anew, None when it was killed before it began. `equal`: are the run's outputs, in the end, those
-    of the undisturbed one?
+    """One row of the table. `update`: the last that was done, None before training began. `continued`: the update after
+    which the next start went on; 0 when it began anew, None when it was killed before it began. `equal`: are the run's
+    outputs, in the end, those of the undisturbed one?
     """
 
     victim: str
     signal: str
-    update: int
+    update: int | None
     continued: int | None = None
     equal: bool = False
 
@@ -111,7 +111,6 @@ def launch_writing_to(output: str, command: Sequence[str]) -> None:
 def make_trial(experiment: Experiment, folder: Path) -> Trial:
     """Prepare the experiment in a folder of its own."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
     at, config = Layout(folder / "results" / experiment.name), folder / f"{experiment.name}.yaml"
     write_json(config, dump(experiment))
     prepare(experiment, at.rows, at.lock, at.plan)
@@ -146,10 +145,11 @@ def kill_one_run(trial: Trial, kills: int, draw: random.Random, seconds: float, 
                 process.join(draw.uniform(0, seconds))
                 killed = kill_random(process, draw) if process.is_alive() else None
         said = trial.output.read_text()
-        if rows and rows[-1].continued is None and (AT_UPDATE.search(said) or killed is None):
-            rows[-1] = replace(rows[-1], continued=_last(CONTINUED, said))
+        at_update, continued = _last(AT_UPDATE, said), _last(CONTINUED, said)
+        if rows and rows[-1].continued is None and (at_update is not None or killed is None):
+            rows[-1] = replace(rows[-1], continued=continued or 0)
         if killed is not None:
-            rows.append(Kill(*killed, update=_last(AT_UPDATE, said) or _last(CONTINUED, said)))
+            rows.append(Kill(*killed, update=continued if at_update is None else at_update))
         elif process.exitcode == 0:
             break
         else:
@@ -197,9 +197,9 @@ def _processes() -> Iterator[tuple[int, dict[str, str]]]:
             yield int(path.parent.name), {name: value.strip() for name, _, value in lines}
 
 
-def _last(pattern: re.Pattern[str], said: str) -> int:
+def _last(pattern: re.Pattern[str], said: str) -> int | None:
     found = pattern.findall(said)
-    return int(found[-1]) if found else 0
+    return int(found[-1]) if found else None
 
 
 def report(rows: Sequence[Kill]) -> int:
@@ -207,7 +207,7 @@ def report(rows: Sequence[Kill]) -> int:
     columns: dict[str, Callable[[Kill], Any]] = {
         "victim": lambda row: row.victim,
         "signal": lambda row: row.signal,
-        "update at the kill": lambda row: row.update,
+        "update at the kill": lambda row: "starting" if row.update is None else row.update,
         "continued after": lambda row: "killed again" if row.continued is None else row.continued,
         "equal": lambda row: "yes" if row.equal else "NO",
     }
@@ -220,6 +220,7 @@ def report(rows: Sequence[Kill]) -> int:
 def main(arguments: Sequence[str]) -> int:
     experiment, _, own = parse(PROGRAM, arguments, "summary", _add_arguments, __doc__)
     draw = random.Random(own.seed)
+    multiprocessing.set_forkserver_preload(PRELOADED)
     rows: list[Kill] = []
     with tempfile.TemporaryDirectory(prefix="faults-") as folder:
         trial = make_trial(experiment, Path(folder))
