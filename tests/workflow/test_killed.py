@@ -1,5 +1,6 @@
 """A killed rebuild goes on by the same command and leaves the same bytes; nobody outlives it or builds beside it."""
 
+import re
 import shutil
 import signal
 import subprocess
@@ -110,7 +111,7 @@ def test_killed_three_times_at_different_moments(untrained, undisturbed):
         assert 1 <= len(kept) <= 2
     build(untrained, *TARGETS)
     log = (untrained / "results/tiny/logs/resume.log").read_text()
-    assert "continuing after update 1" in log
+    assert int(re.findall("^continuing after update ([0-9]+) of 160$", log, flags=re.MULTILINE)[0]) >= 90
     assert digests(untrained / "results/tiny/runs") == undisturbed[1]
 
 
