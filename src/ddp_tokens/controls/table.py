@@ -68,6 +68,7 @@ def _resumes(experiment: Experiment, at: Layout) -> list[Judged]:
 
 
 def _evaluations(at: Layout) -> list[Judged]:
+    trained = trained_layout(at.root, evaluation_cases.TRAINED)
     return [
         Judged(
             evaluation_cases.EVALUATION if case.expected == FAIL else RIGHT,
@@ -76,9 +77,7 @@ def _evaluations(at: Layout) -> list[Judged]:
                 case.name,
                 case.expected,
                 case.diagnosis,
-                judge_evaluation(
-                    case, trained_layout(at.root, evaluation_cases.TRAINED), ranks_layout(at.root, case.world_size)
-                ),
+                judge_evaluation(case, trained, ranks_layout(at.root, case.world_size)),
             ),
             what_of(case),
         )
