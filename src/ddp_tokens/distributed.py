@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from ddp_tokens.errors import LaunchError
-from ddp_tokens.quiet import first_forward_without
+from ddp_tokens.quiet import first_synchronized_forward_without
 from ddp_tokens.world import World
 
 NONE_UNUSED = "find_unused_parameters=True was specified in DDP constructor, but did not find any unused parameters"
@@ -89,7 +89,7 @@ def wrap_for_ddp(model: torch.nn.Module, world: World) -> DistributedDataParalle
         device_ids=[world.device] if world.device.startswith("cuda") else None,
         find_unused_parameters=True,
     )
-    first_forward_without(wrapped, NONE_UNUSED)
+    first_synchronized_forward_without(wrapped, NONE_UNUSED)
     return wrapped
 
 
