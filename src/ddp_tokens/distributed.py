@@ -1,5 +1,6 @@
 """The process group: in and out, sums over ranks, time limits."""
 
+import os
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -8,6 +9,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 from ddp_tokens.errors import LaunchError
@@ -24,9 +26,15 @@ def init_distributed(
 
     Returns (rank, world size). With `env://` both come from torchrun's variables.
     """
-    dist.init_process_group(
-        backend, init_method=init_method, rank=rank, world_size=world_size, timeout=timedelta(seconds=timeout_s)
-    )
+    limit = timedelta(seconds=timeout_s)
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if init_method == "env://" and attempt != "0":
+        # torchrun keeps one store for all its restarts, and gloo would find in it the addresses of ranks that are gone.
+        store, rank, world_size = next(rendezvous(init_method, timeout=limit))
+        own = dist.PrefixStore(f"attempt-{attempt}", store)
+        dist.init_process_group(backend, store=own, rank=rank, world_size=world_size, timeout=limit)
+    else:
+        dist.init_process_group(backend, init_method=init_method, rank=rank, world_size=world_size, timeout=limit)
     return dist.get_rank(), dist.get_world_size()
 
 

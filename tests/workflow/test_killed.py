@@ -1,5 +1,6 @@
 """A killed rebuild goes on by the same command and leaves the same bytes; nobody outlives it or builds beside it."""
 
+import os
 import re
 import shutil
 import signal
@@ -51,7 +52,13 @@ def building(project: Path) -> Iterator[subprocess.Popen[str]]:
     (project / "started").touch()
     with open(project / "output.txt", "w") as output:
         process = subprocess.Popen(
-            command, cwd=project, env=environment_of(project), stdout=output, stderr=subprocess.STDOUT, text=True
+            command,
+            cwd=project,
+            env=environment_of(project),
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
         )
         try:
             yield process
@@ -118,6 +125,17 @@ def test_killed_three_times_at_different_moments(untrained, undisturbed):
 def test_after_sigterm_the_same_command_goes_on(untrained, undisturbed):
     """Snakemake then starts no new job and waits for those that run."""
     kill_while_training(untrained, "interrupt", signal.SIGTERM)
+    build(untrained, *TARGETS)
+    assert digests(untrained / "results/tiny/runs") == undisturbed[1]
+
+
+def test_after_ctrl_c_the_same_command_goes_on(untrained, undisturbed):
+    """The terminal sends SIGINT to Snakemake, launchers and ranks at once."""
+    with building(untrained) as process:
+        wait_for_working_checkpoint(untrained, "interrupt", process)
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(TIME_LIMIT_S) != 0
+        wait_until_no_job_is_left(process.pid)
     build(untrained, *TARGETS)
     assert digests(untrained / "results/tiny/runs") == undisturbed[1]
 
