@@ -47,13 +47,18 @@ class Stopped:
         )
 
 
+def end_on_signals() -> None:
+    """While there is nothing to save, end at once, even while waiting for other ranks. For the main thread."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+
+
 @contextmanager
-def stop_on_signals() -> Iterator[Stop]:
+def stop_on_signals(stop: Stop) -> Iterator[None]:
     """Inside the block SIGTERM, SIGUSR1, SIGINT and SIGHUP only leave a wish. For the main thread."""
-    stop = Stop()
     before = {number: signal.signal(number, stop.wish) for number in SIGNALS}
     try:
-        yield stop
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -30,7 +30,7 @@ from ddp_tokens.layout import Layout, checkpoint_name
 from ddp_tokens.options import parse, run_as_program
 from ddp_tokens.start import StartRecord, take_start, write_start
 from ddp_tokens.steps import code_of, dump
-from ddp_tokens.stopping import Stop, Stopped, stop_on_signals
+from ddp_tokens.stopping import Stop, Stopped, end_on_signals, stop_on_signals
 from ddp_tokens.tensors import save_tensors, weights_of
 from ddp_tokens.trainer import build_optimizer, train
 from ddp_tokens.watching import end_with, starters_of_rank
@@ -47,17 +47,18 @@ log = logging.getLogger(PROGRAM)
 
 def main(arguments: Sequence[str]) -> int:
     experiment, at, own = parse(PROGRAM, arguments, _run_name, _add_arguments, __doc__)
-    with stop_on_signals() as stop:
-        end_with(starters_of_rank(os.environ), first=stop.orphaned)
-        world = claim_device(
-            world_from_environment(os.environ, experiment.device, experiment.world_size), experiment.resolved_backend
-        )
-        level = logging.INFO if world.is_main else logging.ERROR
-        logging.basicConfig(level=level, format="%(message)s", stream=sys.stderr)
-        for warning in require_proven([at.check("loss"), at.check("gradient_parity")], experiment.train_anyway):
-            log.warning("warning: %s", warning)
-        make_deterministic(experiment.threads_per_rank)
-        stopped = run_training(experiment, at, world, _run_name(own), own.resume, stop)
+    stop = Stop()
+    end_on_signals()
+    end_with(starters_of_rank(os.environ), first=stop.orphaned)
+    world = claim_device(
+        world_from_environment(os.environ, experiment.device, experiment.world_size), experiment.resolved_backend
+    )
+    level = logging.INFO if world.is_main else logging.ERROR
+    logging.basicConfig(level=level, format="%(message)s", stream=sys.stderr)
+    for warning in require_proven([at.check("loss"), at.check("gradient_parity")], experiment.train_anyway):
+        log.warning("warning: %s", warning)
+    make_deterministic(experiment.threads_per_rank)
+    stopped = run_training(experiment, at, world, _run_name(own), own.resume, stop)
     if stopped is None:
         return 0
     log.info("%s: %s", PROGRAM, stopped.sentence)
@@ -76,11 +77,13 @@ def run_training(
     until = experiment.interrupt_at if run == "interrupt" else experiment.steps
     key = working_key(run, until, identity, world, code_of(experiment, run), resume)
     working = Working(at.working(run, key), experiment.checkpoint_every, experiment.keep, identity, world)
+    stop = stop or Stop()
     with (
         process_group(experiment.resolved_backend, experiment.timeout_s),
         running_alone(at.run_lock(run), at.run(run), world, experiment.timeout_s),
+        stop_on_signals(stop),
     ):
-        return _run(run, until, experiment, at, prepared, working, resume, stop or Stop())
+        return _run(run, until, experiment, at, prepared, working, resume, stop)
 
 
 @dataclass(frozen=True)

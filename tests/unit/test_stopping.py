@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -10,14 +12,16 @@ from ddp_tokens.stopping import SIGNALS, Stop, Stopped, stop_on_signals
 
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_leaves_a_wish(number):
-    with stop_on_signals() as stop:
+    stop = Stop()
+    with stop_on_signals(stop):
         assert stop.signal == 0
         os.kill(os.getpid(), number)
         assert stop.signal == number
 
 
 def test_the_first_signal_counts():
-    with stop_on_signals() as stop:
+    stop = Stop()
+    with stop_on_signals(stop):
         os.kill(os.getpid(), signal.SIGUSR1)
         os.kill(os.getpid(), signal.SIGTERM)
         assert stop.signal == signal.SIGUSR1
@@ -27,12 +31,32 @@ def test_afterwards_signals_do_what_they_did_before():
     heard = []
     before = signal.signal(signal.SIGUSR1, lambda number, frame: heard.append(number))
     try:
-        with stop_on_signals():
+        with stop_on_signals(Stop()):
             pass
         os.kill(os.getpid(), signal.SIGUSR1)
         assert heard == [signal.SIGUSR1]
     finally:
         signal.signal(signal.SIGUSR1, before)
+
+
+WAITING = """
+import signal, time
+from ddp_tokens.stopping import end_on_signals
+signal.signal(signal.SIGTERM, lambda *_: print("handled", flush=True))
+end_on_signals()
+print("waiting", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_before_there_is_anything_to_save_a_signal_ends_the_process(number):
+    """Whatever handler it has inherited from its launcher."""
+    with subprocess.Popen([sys.executable, "-c", WAITING], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "waiting\n"
+        process.send_signal(number)
+        assert process.wait(60) == -number
+        assert process.stdout.read() == ""
 
 
 def test_what_is_said(tmp_path):
