@@ -27,7 +27,9 @@ from typing import Any
 from tabulate import tabulate
 
 from ddp_tokens import launch, train
+from ddp_tokens.checkpoint_files import verify
 from ddp_tokens.config import Experiment, load_experiment
+from ddp_tokens.errors import CheckpointError
 from ddp_tokens.files import digests, write_json
 from ddp_tokens.layout import Layout
 from ddp_tokens.options import parse, run_as_program
@@ -50,14 +52,16 @@ CONTINUED = re.compile(r"^continuing after update (\d+) of", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Kill:
-    """One row of the table. `update`: the last that was done, None before training began. `continued`: the update after
-    which the next start went on; 0 when it began anew, None when it was killed before it began. `equal`: are the run's
-    outputs, in the end, those of the undisturbed one?
+    """One row of the table. `update`: the last that was done, None before training began. `kept`: the update of the
+    newest whole working checkpoint after the kill, 0 for none. `continued`: the update after which the next start went
+    on, None when it was killed before it began. `equal`: are the run's outputs, in the end, those of the undisturbed
+    one?
     """
 
     victim: str
     signal: str
     update: int | None
+    kept: int = 0
     continued: int | None = None
     equal: bool = False
 
@@ -148,8 +152,10 @@ def kill_one_run(trial: Trial, kills: int, draw: random.Random, seconds: float, 
         at_update, continued = _last(AT_UPDATE, said), _last(CONTINUED, said)
         if rows and rows[-1].continued is None and (at_update is not None or killed is None):
             rows[-1] = replace(rows[-1], continued=continued or 0)
+            if rows[-1].continued != rows[-1].kept:
+                raise ChildProcessError(f"update {rows[-1].kept} was kept, but the run went on otherwise:\n{said}")
         if killed is not None:
-            rows.append(Kill(*killed, update=continued if at_update is None else at_update))
+            rows.append(Kill(*killed, update=continued if at_update is None else at_update, kept=newest(trial.at)))
         elif process.exitcode == 0:
             break
         else:
@@ -173,6 +179,15 @@ def kill_random(launcher: BaseProcess, draw: random.Random) -> tuple[str, str]:
     if left:
         raise TimeoutError(f"{len(left)} ranks are there {OUTLIVE_S:.0f} s after {number.name} of {victim}")
     return victim, number.name
+
+
+def newest(at: Layout) -> int:
+    """The update of the newest whole working checkpoint, 0 for none."""
+    steps = [0]
+    for checkpoint in (at.root / "runs").glob(f".{RUN}.*/step-*"):
+        with suppress(CheckpointError):
+            steps.append(verify(checkpoint)["step"])
+    return max(steps)
 
 
 def children_of(parent: int) -> list[int]:
@@ -208,6 +223,7 @@ def report(rows: Sequence[Kill]) -> int:
         "victim": lambda row: row.victim,
         "signal": lambda row: row.signal,
         "update at the kill": lambda row: "starting" if row.update is None else row.update,
+        "kept": lambda row: row.kept,
         "continued after": lambda row: "killed again" if row.continued is None else row.continued,
         "equal": lambda row: "yes" if row.equal else "NO",
     }
