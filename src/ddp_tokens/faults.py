@@ -160,7 +160,10 @@ def kill_one_run(trial: Trial, kills: int, draw: random.Random, seconds: float, 
             break
         else:
             raise ChildProcessError(f"the run did not continue:\n{said}")
-    equal = trial.outcome() == expected
+    found = trial.outcome()
+    equal = found == expected
+    for path in sorted(path for path in {*found, *expected} if found.get(path) != expected.get(path)):
+        print(f"not as in the undisturbed run: {path}", file=sys.stderr)
     return [replace(row, equal=equal) for row in rows]
 
 

@@ -168,9 +168,11 @@ def write_run(
     save(checkpoint, state, identity, world)
     ranks = directory / "ranks"
     if world.is_main:
-        for old in [*directory.glob("step-*"), ranks]:
-            if old != checkpoint:
+        for old in [path for path in directory.iterdir() if path != checkpoint]:
+            if old.is_dir():
                 shutil.rmtree(old, ignore_errors=True)
+            else:
+                old.unlink()  # also a temporary file of a process that was killed while it wrote
         write_json_lines(directory / "history.jsonl", state.history)
     barrier()
     write_start(ranks, start, world.rank)

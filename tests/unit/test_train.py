@@ -84,3 +84,12 @@ def test_an_earlier_run_on_more_ranks_leaves_no_rank_beside_the_new_ones(tmp_pat
     write_run(tmp_path / "run", state, start_of(state), {}, World(rank=0, size=1))
     found = sorted(path.name for path in (tmp_path / "run" / "ranks").iterdir())
     assert found == ["rank-0.jsonl", "start-rank-0.json", "start-rank-0.safetensors", "state-rank-0.safetensors"]
+
+
+def test_what_a_process_killed_while_writing_left_goes(tmp_path):
+    state = fresh_run(1)
+    for name in (".history.jsonl.123.tmp", ".step-0001.tmp/model.safetensors", "ranks/.rank-0.jsonl.123.tmp"):
+        write_text(tmp_path / "run" / name, "half")
+    write_run(tmp_path / "run", state, start_of(state), {}, World())
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["history.jsonl", "ranks", "step-0001"]
+    assert not list((tmp_path / "run" / "ranks").glob(".*"))
