@@ -91,7 +91,7 @@ class Working:
         barrier()
         if self.world.is_main:
             for folder in self.folder.parent.glob(f".{run}.{'[0-9a-f]' * KEY_LETTERS}"):
-                shutil.rmtree(folder, ignore_errors=True)
+                _remove_at_once(folder)
 
     def _newest_step(self) -> int:
         newest = self._newest_whole()
@@ -115,6 +115,14 @@ class Working:
             return all(sha256(start / name) == digest for name, digest in manifest.items())
         except (EvidenceError, OSError):
             return False
+
+
+def _remove_at_once(folder: Path) -> None:
+    """Killed in the midst of it, this leaves nothing under the folder's name: half of it would look damaged."""
+    aside = folder.with_suffix(".old")
+    shutil.rmtree(aside, ignore_errors=True)
+    folder.rename(aside)
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 @contextmanager

@@ -120,6 +120,24 @@ def test_the_first_start_is_given_back(working):
     assert found.generators["torch_cpu"].equal(start.generators["torch_cpu"])
 
 
+def test_a_removal_that_is_killed_leaves_nothing_to_go_on_from(working, monkeypatch):
+    """The run has delivered: what remains must not look like a damaged checkpoint."""
+    saved(working, 1)
+
+    def killed(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("ddp_tokens.working.shutil.rmtree", lambda path, **_: killed() if path.exists() else None)
+        with pytest.raises(KeyboardInterrupt):
+            working.remove("continuous")
+    assert [path.name for path in working.folder.parent.iterdir()] == [".continuous.old"]
+    assert working.find() is None
+    saved(working, 1)
+    working.remove("continuous")
+    assert list(working.folder.parent.iterdir()) == []
+
+
 def test_all_folders_of_the_run_are_removed_and_no_others(working):
     saved(working, 1)
     runs = working.folder.parent
