@@ -2,63 +2,25 @@
 
 import json
 
-import numpy
 import pytest
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
-from ddp_tokens.checkpoint_files import make_manifest
-from ddp_tokens.checks.resume import check_resume
 from ddp_tokens.checks.verdict import diagnosis_of, read_verdicts, write_verdicts
-from ddp_tokens.files import sha256, write_json, write_json_lines
+from ddp_tokens.files import sha256, write_json_lines
+from tests.unit.checks.resumes import (
+    STEPS,
+    checkpoint,
+    edit_json,
+    edit_tensors,
+    failures,
+    flip_one_bit,
+    nudge,
+    only_failure,
+    verdicts_of,
+)
 
-STEPS = {"interrupt": 2, "continuous": 4, "resume": 4}
 OF_ALL = ["checkpoints_whole", "identity", "weights_moved", "parameters", "optimizer_state", "history"]
 CASES = [*OF_ALL, "start_rank_0", "rows_rank_0", "rank_0"]
-
-
-def checkpoint(runs, run):
-    return runs / run / f"step-{STEPS[run]:04d}"
-
-
-def verdicts_of(runs):
-    found = check_resume(checkpoint(runs, "interrupt"), checkpoint(runs, "continuous"), checkpoint(runs, "resume"))
-    return {verdict.case: verdict for verdict in found}
-
-
-def seal(directory):
-    """Make the manifest fit what the directory now holds."""
-    write_json(directory / "manifest.json", make_manifest(directory, int(directory.name[-4:]), 1))
-
-
-def edit_tensors(directory, file, edit):
-    tensors = load_file(directory / file)
-    edit(tensors)
-    save_file(tensors, directory / file)
-    seal(directory)
-
-
-def edit_json(directory, file, edit):
-    document = json.loads((directory / file).read_text())
-    edit(document)
-    write_json(directory / file, document)
-    seal(directory)
-
-
-def flip_one_bit(tensors, name):
-    array = tensors[name].copy()
-    array.reshape(-1).view(numpy.uint8)[0] ^= 1
-    tensors[name] = array
-
-
-def failures(runs):
-    return {name: verdict for name, verdict in verdicts_of(runs).items() if verdict.outcome == "fail"}
-
-
-def only_failure(runs, case):
-    """The verdict on `case`, which alone must fail."""
-    verdicts = failures(runs)
-    assert list(verdicts) == [case]
-    return verdicts[case]
 
 
 def test_an_exact_resume_passes_every_case(runs, tmp_path):
@@ -126,10 +88,6 @@ def edit_history(runs, run, edit):
     write_json_lines(path, records)
 
 
-def nudge(record):
-    record["loss_sum"] = float(numpy.nextafter(record["loss_sum"], numpy.inf))
-
-
 @pytest.mark.parametrize(
     ("run", "step"), [("resume", 1), ("resume", 4), ("continuous", 3), ("interrupt", 2)], ids=lambda value: str(value)
 )
@@ -169,23 +127,25 @@ def test_a_history_inside_the_checkpoint_that_differs_from_the_file(runs):
     assert only_failure(runs, "history").first_difference["step"] == 3
 
 
-def test_the_torch_generator(runs):
-    edit_tensors(checkpoint(runs, "resume"), "rank-0.safetensors", lambda tensors: flip_one_bit(tensors, "torch_cpu"))
-    difference = only_failure(runs, "rank_0").first_difference
-    assert (difference["rank"], difference["parameter"]) == (0, "torch_cpu")
-
-
-DIFFERENT_STATES = {
-    "python": lambda state: state["python"][0].__setitem__(0, 0),
-    "numpy": lambda state: state["numpy"].__setitem__(2, 1),
-    "history": lambda state: nudge(state["history"][3]),
+IDENTITIES = {
+    "rows.jsonl": ("another digest", ("another_corpus",)),
+    "seed": (18, ()),
+    "torch": ("9.9", ()),
 }
 
 
-@pytest.mark.parametrize("field", DIFFERENT_STATES)
-def test_other_generators_and_records_at_the_end(runs, field):
-    edit_json(checkpoint(runs, "resume"), "rank-0.json", DIFFERENT_STATES[field])
-    assert only_failure(runs, "rank_0").first_difference == {"rank": 0, "state": field}
+@pytest.mark.parametrize("run", ["interrupt/step-0002", "resume/step-0004", "continuous/step-0004"])
+@pytest.mark.parametrize("field", IDENTITIES)
+def test_a_run_of_another_identity(runs, run, field):
+    """In whichever run: also a field that the others do not have."""
+    value, named = IDENTITIES[field]
+    edit_json(runs / run, "common.json", lambda common: common["identity"].update({field: value}))
+    failed = failures(runs)
+    assert list(failed) == ["identity"]
+    assert failed["identity"].diagnosis == named
+    difference = failed["identity"].first_difference
+    assert difference["fields"] == [field]
+    assert [values for values in difference.values() if values == {field: value}] == [{field: value}]
 
 
 @pytest.mark.parametrize("run", STEPS)
