@@ -12,12 +12,15 @@ def records(*steps):
     return [{"step": step} for step in steps]
 
 
-def held(generators=("p", "n", "t"), rank_history=(), **changes):
-    """`generators`: digests of Python's, NumPy's and torch's."""
+STATE = torch.zeros(16, dtype=torch.uint8).numpy()
+
+
+def held(generators=("p", "n", "t"), rank_history=(), state=STATE, tensors=1, **changes):
+    """`generators`: digests of Python's, NumPy's and torch's. `state`: torch's, whole. `tensors`: the optimizer's."""
     digests = dict(zip(("python", "numpy", "torch_cpu"), generators, strict=True))
     histories = {"history": sha256_of_json([]), "rank_history": sha256_of_json(list(rank_history))}
     counts = {"history": 0, "rank_history": len(rank_history)}
-    return Held(digests | histories | changes, {"torch_cpu": torch.zeros(16, dtype=torch.uint8).numpy()}, 1, counts)
+    return Held(digests | histories | changes, {"torch_cpu": state}, tensors, counts)
 
 
 def named(start, checkpoint, *others, of_rank=(), new_run=(), seeded=()):
@@ -53,9 +56,98 @@ def test_a_generator_of_the_gpu_that_was_not_restored():
     assert named(held(torch_cuda="somewhere else"), ours, new_run=new_run) == ()
 
 
+def test_what_differs_comes_in_the_order_of_the_checkpoint_and_then_of_the_start():
+    checkpoint = Held({"weights": "1", "same": "2", "moments": "3"}, {}, 0, {})
+    start = Held({"more": "4", "moments": "9", "same": "2", "weights": "9"}, {}, 0, {})
+    assert diagnosis.differing(start, checkpoint) == ["weights", "moments", "more"]
+    assert diagnosis.differing(start, start) == []
+
+
 def test_a_part_that_one_side_lacks_differs():
     assert diagnosis.differing(held(), held(torch_cuda="t")) == ["torch_cuda"]
     assert diagnosis.differing(held(torch_cuda="t"), held()) == ["torch_cuda"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "digest", "expected"),
+    [
+        (3, 0, "of nothing", ("optimizer_state_lost",)),
+        (1, 0, "of nothing", ("optimizer_state_lost",)),
+        (3, 1, "of others", ()),
+        (0, 0, "of others", ()),
+        (3, 0, "of three", ()),  # equal digests: nothing was lost, whatever was counted
+    ],
+)
+def test_an_optimizers_state_is_lost_when_nothing_is_left_of_it(before, after, digest, expected):
+    part = "optimizer.safetensors"
+    assert named(held(tensors=after, **{part: digest}), held(tensors=before, **{part: "of three"})) == expected
+
+
+NEW = {"python": "p9", "numpy": "n9", "torch_cpu": "t9"}
+
+
+@pytest.mark.parametrize("generators", [("p9", "n9", "t9"), ("p", "n", "t9"), ("p9", "n", "t")], ids=str)
+def test_generators_of_a_new_run_or_as_seeded_are_named(generators):
+    assert named(held(generators), held(), new_run=NEW) == ("generators_not_restored",)
+    assert named(held(generators), held(), seeded=NEW) == ("only_seed_restored",)
+    assert named(held(generators), held(), new_run=NEW, seeded=NEW) == ("generators_not_restored", "only_seed_restored")
+    assert named(held(generators), held()) == ()
+
+
+def test_generators_of_which_one_is_of_no_new_run_are_not_named():
+    for generators in (("p9", "n9", "other"), ("other", "n9", "t9")):
+        assert named(held(generators), held(), new_run=NEW, seeded=NEW) == ()
+    assert named(held(("p9", "n9", "t9")), held(), new_run={"python": "p9", "numpy": "n9"}) == ()
+
+
+def test_a_generator_that_nobody_held_is_not_one_of_a_new_run():
+    """The checkpoint is of a GPU, the start and the new run are not."""
+    of_gpu = held(torch_cuda="t")
+    assert named(held(), of_gpu, new_run={"python": "p9"}, seeded={}) == ()
+    assert diagnosis.differing(held(), of_gpu) == ["torch_cuda"]
+
+
+def states(draw):
+    """torch's state before and after `draw`."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(17)
+        before = torch.get_rng_state().numpy()
+        draw()
+        return before, torch.get_rng_state().numpy()
+
+
+def of_drawn(draw, generators=("p", "n", "t1"), new_run=(), seeded=(), others=()):
+    before, after = states(draw)
+    start, histories = held(generators, state=after), {"history": [], "rank_history": []}
+    return diagnosis.of_start(start, held(state=before), histories, others, dict(new_run), dict(seeded))
+
+
+def test_numbers_drawn_after_restoring_are_counted():
+    """Five float32 take five words."""
+    found = of_drawn(lambda: torch.rand(5))
+    assert found == (("drawn_from_after_restoring",), {"words_drawn_after_restoring": 5})
+
+
+def test_a_draw_is_named_only_where_nothing_else_explains_the_generator():
+    at_t1 = {"torch_cpu": "t1"}
+    assert of_drawn(lambda: torch.rand(5), new_run=at_t1) == (("generators_not_restored",), {})
+    assert of_drawn(lambda: torch.rand(5), seeded=at_t1) == (("only_seed_restored",), {})
+    assert of_drawn(lambda: torch.rand(5), others=[held(("p", "n", "t1"))]) == (("rank_files_swapped",), {})
+
+
+def test_a_draw_is_named_only_where_torchs_generator_alone_moved():
+    assert of_drawn(lambda: torch.rand(5), ("p1", "n", "t1")) == ((), {})
+    assert of_drawn(lambda: torch.rand(5), ("p", "n", "t")) == ((), {})
+
+
+@pytest.mark.parametrize("draw", [lambda: None, lambda: torch.manual_seed(18)], ids=["nothing", "another seed"])
+def test_a_state_that_no_draw_leads_to_is_not_named(draw):
+    assert of_drawn(draw) == ((), {})
+
+
+def test_another_corpus_is_told_by_its_digest():
+    assert diagnosis.of_identity(["batch", "rows.jsonl"]) == ("another_corpus",)
+    assert diagnosis.of_identity(["batch", "plan.json"]) == diagnosis.of_identity([]) == ()
 
 
 @pytest.mark.parametrize(
