@@ -1,14 +1,18 @@
 """What one rank started from, consumed and ended with: each difference is put into the files of a right resume."""
 
+import numpy
 import pytest
 import torch
+from safetensors.numpy import save_file
 
 from ddp_tokens.checkpoint import load
+from ddp_tokens.checks.resume_ranks import same_rows, same_start
 from ddp_tokens.checks.verdict import diagnosis_of
 from ddp_tokens.determinism import seed_rank
 from ddp_tokens.errors import EvidenceError
-from ddp_tokens.files import read_json, write_json
+from ddp_tokens.files import digests, read_json, write_json
 from ddp_tokens.start import write_start
+from ddp_tokens.start_files import generator_digests, held_digests
 from ddp_tokens.world import World
 from tests.unit.checks.conftest import IDENTITY
 from tests.unit.checks.resumes import (
@@ -22,6 +26,44 @@ from tests.unit.checks.resumes import (
     verdicts_of,
 )
 from tests.unit.training import new_state, start_of
+
+
+def paths_below(runs, *names):
+    return digests(runs / name for name in names)
+
+
+def test_a_right_rank_passes_in_three_verdicts(runs):
+    verdicts = verdicts_of(runs)
+    start, rows, end = (verdicts[case] for case in ("start_rank_0", "rows_rank_0", "rank_0"))
+    for verdict in (start, rows, end):
+        assert (verdict.expected, verdict.outcome, verdict.first_difference, verdict.diagnosis) == (
+            "pass",
+            "pass",
+            None,
+            (),
+        )
+    assert start.observed == {"parts": 8, "differing": []}
+    assert rows.observed == {"updates": 2, "differing": 0}
+    assert end.observed == {"windows": 4}
+    assert "holds what the interrupted checkpoint holds" in start.criterion
+    assert "in every update after the resume" in rows.criterion
+    assert "generator states and the rows" in end.criterion
+
+
+def test_each_verdict_says_what_it_compared(runs):
+    verdicts = verdicts_of(runs)
+    assert verdicts["start_rank_0"].evidence == paths_below(
+        runs,
+        *(
+            f"interrupt/step-0002/{name}"
+            for name in ("common.json", "manifest.json", "rank-0.json", "rank-0.safetensors")
+        ),
+        *(f"resume/ranks/start-rank-0.{kind}" for kind in ("json", "safetensors")),
+    )
+    of_rank = [f"{run}/step-0004/rank-0.json" for run in ("continuous", "resume")]
+    assert verdicts["rows_rank_0"].evidence == paths_below(runs, *of_rank)
+    tensors = [f"{run}/step-0004/rank-0.safetensors" for run in ("continuous", "resume")]
+    assert verdicts["rank_0"].evidence == paths_below(runs, *of_rank, *tensors)
 
 
 def resumed_state(runs):
@@ -186,6 +228,27 @@ def test_an_update_that_was_not_made(runs):
     assert (failed.first_difference["step"], failed.first_difference["resumed"], failed.diagnosis) == (4, None, ())
 
 
+def test_a_resume_without_an_update_after_it_proves_nothing(runs):
+    last = checkpoint(runs, "continuous")
+    verdict = same_rows(0, last, checkpoint(runs, "resume"), last)
+    assert (verdict.outcome, verdict.observed) == ("fail", {"updates": 0, "differing": 0})
+    assert (verdict.first_difference, verdict.diagnosis) == (None, ())
+
+
+def test_updates_are_told_by_number_whatever_their_order(runs):
+    """The first one that differs is named: 3, though 4 is recorded before it."""
+
+    def swap(part):
+        part["history"][2:] = [record | {"rows": [["another"]]} for record in reversed(part["history"][2:])]
+
+    edit_json(checkpoint(runs, "resume"), "rank-0.json", swap)
+    verdict = failures(runs)["rows_rank_0"]
+    assert (verdict.first_difference["step"], verdict.observed) == (3, {"updates": 2, "differing": 2})
+    assert verdict.first_difference["resumed"] == [["another"]]
+    wanted = read_json(checkpoint(runs, "continuous") / "rank-0.json")["history"][2]
+    assert (verdict.first_difference["continuous"], wanted["step"]) == (wanted["rows"], 3)
+
+
 def test_the_torch_generator(runs):
     edit_tensors(checkpoint(runs, "resume"), "rank-0.safetensors", lambda tensors: flip_one_bit(tensors, "torch_cpu"))
     difference = only_failure(runs, "rank_0").first_difference
@@ -203,3 +266,80 @@ DIFFERENT_STATES = {
 def test_other_generators_and_records_at_the_end(runs, field):
     edit_json(checkpoint(runs, "resume"), "rank-0.json", DIFFERENT_STATES[field])
     assert only_failure(runs, "rank_0").first_difference == {"rank": 0, "state": field}
+
+
+@pytest.mark.parametrize("run", ["resume", "continuous"])
+def test_a_state_that_only_one_side_holds(runs, run):
+    edit_json(checkpoint(runs, run), "rank-0.json", lambda part: part.update({"another": 1}))
+    assert only_failure(runs, "rank_0").first_difference == {"rank": 0, "state": "another"}
+
+
+def test_of_tensors_and_states_a_tensor_is_named_first(runs):
+    last = checkpoint(runs, "resume")
+    edit_json(last, "rank-0.json", DIFFERENT_STATES["numpy"])
+    assert only_failure(runs, "rank_0").first_difference == {"rank": 0, "state": "numpy"}
+    edit_json(last, "rank-0.json", DIFFERENT_STATES["history"])
+    assert only_failure(runs, "rank_0").first_difference == {"rank": 0, "state": "history"}
+    edit_tensors(last, "rank-0.safetensors", lambda tensors: flip_one_bit(tensors, "torch_cpu"))
+    assert only_failure(runs, "rank_0").first_difference["parameter"] == "torch_cpu"
+
+
+# Two ranks need no training: of their generators only the digests are compared.
+
+
+def torch_state(*values):
+    return {"torch_cpu": numpy.array(values, numpy.uint8)}
+
+
+def rank_part(rank):
+    return {"python": [rank], "numpy": [rank], "history": [{"step": 1, "rows": [rank]}]}
+
+
+COMMON = {"optimizer": {"lr": 0.5}, "history": [{"step": 1}]}
+
+
+def write_two_ranks(folder):
+    """A checkpoint of two ranks, whose generators are 0 and 1; a new run's are 10 and 11."""
+    write_json(
+        folder / "manifest.json", {"step": 1, "sha256": {"model.safetensors": "m", "optimizer.safetensors": "o"}}
+    )
+    write_json(folder / "common.json", COMMON)
+    save_file(torch_state(0), folder / "optimizer.safetensors")
+    for rank in (0, 1):
+        write_json(folder / f"rank-{rank}.json", rank_part(rank))
+        save_file(torch_state(rank), folder / f"rank-{rank}.safetensors")
+
+
+def write_start_of(folder, rank, generators, history):
+    """`generators`, `history`: the number of the rank whose own they are."""
+    part = rank_part(generators) | {"history": rank_part(history)["history"]}
+    held = held_digests("m", "o", COMMON, part, generator_digests(part, torch_state(generators)))
+    document = {"held": held, "generators_when_seeded": {}, "tensors": {"optimizer.safetensors": 1}}
+    (folder / "ranks").mkdir(parents=True, exist_ok=True)
+    write_json(folder / "ranks" / f"start-rank-{rank}.json", document | {"records": {"history": 1, "rank_history": 1}})
+    save_file(torch_state(generators), folder / "ranks" / f"start-rank-{rank}.safetensors")
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("starts_as", ["itself", "the other", "a new run", "the other's new run"])
+def test_what_a_rank_of_two_starts_from(tmp_path, rank, starts_as):
+    write_two_ranks(tmp_path / "interrupt" / "step-0001")
+    other = 1 - rank
+    generators, history, named, first = {
+        "itself": (rank, rank, (), None),
+        "the other": (other, other, ("rank_files_swapped",), "rank_history"),
+        "a new run": (10 + rank, rank, ("generators_not_restored",), "python"),
+        "the other's new run": (10 + other, rank, (), "python"),
+    }[starts_as]
+    write_start_of(tmp_path / "resume", rank, generators, history)
+    for each in (0, 1):
+        write_start_of(tmp_path / "continuous", each, 10 + each, each)
+    runs = (
+        tmp_path / "interrupt" / "step-0001",
+        tmp_path / "resume" / "step-0002",
+        tmp_path / "continuous" / "step-0002",
+    )
+    verdict = same_start(rank, 2, *runs)
+    assert (verdict.case, verdict.outcome) == (f"start_rank_{rank}", "fail" if first else "pass")
+    assert verdict.first_difference == ({"rank": rank, "state": first} if first else None)
+    assert verdict.diagnosis == named
