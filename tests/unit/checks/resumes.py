@@ -32,9 +32,9 @@ def only_failure(runs, case):
     return verdicts[case]
 
 
-def seal(directory):
+def seal(directory, world_size=1):
     """Make the manifest fit what the directory now holds."""
-    write_json(directory / "manifest.json", make_manifest(directory, int(directory.name[-4:]), 1))
+    write_json(directory / "manifest.json", make_manifest(directory, int(directory.name[-4:]), world_size))
 
 
 def edit_tensors(directory, file, edit):

@@ -1,12 +1,13 @@
 """Each kind of difference is made on purpose, in checkpoints whose manifests fit, and must be found and named."""
 
 import json
+import shutil
 
 import pytest
 from safetensors.numpy import load_file
 
 from ddp_tokens.checks.verdict import diagnosis_of, read_verdicts, write_verdicts
-from ddp_tokens.files import sha256, write_json_lines
+from ddp_tokens.files import digests, sha256, write_json_lines
 from tests.unit.checks.resumes import (
     STEPS,
     checkpoint,
@@ -16,6 +17,7 @@ from tests.unit.checks.resumes import (
     flip_one_bit,
     nudge,
     only_failure,
+    seal,
     verdicts_of,
 )
 
@@ -41,6 +43,84 @@ def test_an_exact_resume_passes_every_case(runs, tmp_path):
         assert sha256(path) == digest
     write_verdicts(tmp_path / "resume.json", "resume", list(verdicts.values()))
     assert read_verdicts(tmp_path / "resume.json")[1] == list(verdicts.values())
+
+
+def test_the_figures_and_the_criterion_of_each_verdict(runs):
+    verdicts = verdicts_of(runs)
+    assert {verdict.expected for verdict in verdicts.values()} == {"pass"}
+    assert {verdict.first_difference for verdict in verdicts.values()} == {None}
+    sizes = {"interrupted": 1, "continuous": 1, "resumed": 1}
+    assert verdicts["checkpoints_whole"].observed == {"ranks": sizes}
+    before, after = (load_file(checkpoint(runs, run) / "model.safetensors") for run in ("interrupt", "continuous"))
+    largest = max(float(abs(before[name].astype(float) - after[name].astype(float)).max()) for name in before)
+    moved = {"max_abs_difference": largest, "parameters": len(after), "unmoved": 0}
+    assert verdicts["weights_moved"].observed == moved
+    values = sum(array.size for array in after.values())
+    same = {"tensors": len(after), "values": values, "max_abs_difference": 0.0}
+    assert verdicts["parameters"].observed == verdicts["optimizer_state"].observed == same
+    for case, words in CRITERIA.items():
+        assert words in verdicts[case].criterion
+
+
+CRITERIA = {
+    "checkpoints_whole": "are whole and of the same number of ranks",
+    "identity": "had the same settings, data, order of data, initial weights and versions",
+    "weights_moved": "between the interruption and the end, every parameter changes",
+    "parameters": "every value of the resumed run equals that of the continuous run, bit for bit",
+    "optimizer_state": "every value of the resumed run equals that of the continuous run, bit for bit",
+    "history": "before and after the interruption, equal the continuous run's",
+}
+LAST = ("continuous/step-0004", "resume/step-0004")
+OF_RUNS = ("interrupt/step-0002", *LAST)
+COMPARED = {
+    "checkpoints_whole": [f"{run}/manifest.json" for run in OF_RUNS],
+    "identity": [f"{run}/common.json" for run in OF_RUNS],
+    "weights_moved": [f"{run}/model.safetensors" for run in OF_RUNS[:2]],
+    "parameters": [f"{run}/model.safetensors" for run in LAST],
+    "optimizer_state": [f"{run}/optimizer.safetensors" for run in LAST],
+    "history": [f"{run}/history.jsonl" for run in ("interrupt", "continuous", "resume")],
+}
+
+
+@pytest.mark.parametrize("case", COMPARED)
+def test_a_verdict_says_what_was_compared(runs, case):
+    assert verdicts_of(runs)[case].evidence == digests(runs / name for name in COMPARED[case])
+
+
+def test_checkpoints_of_other_numbers_of_ranks_are_not_compared(runs):
+    """Whole in themselves: the interrupted one of two ranks, the last ones of one."""
+    directory = checkpoint(runs, "interrupt")
+    for kind in ("json", "safetensors"):
+        shutil.copy(directory / f"rank-0.{kind}", directory / f"rank-1.{kind}")
+    seal(directory, world_size=2)
+    [verdict] = verdicts_of(runs).values()
+    sizes = {"interrupted": 2, "continuous": 1, "resumed": 1}
+    assert (verdict.case, verdict.outcome) == ("checkpoints_whole", "fail")
+    assert (verdict.observed, verdict.first_difference) == ({"ranks": sizes}, {"world_size": sizes})
+
+
+def test_without_a_manifest_the_others_are_the_evidence(runs):
+    (checkpoint(runs, "continuous") / "manifest.json").unlink()
+    [verdict] = verdicts_of(runs).values()
+    assert (verdict.outcome, verdict.observed) == ("fail", {"ranks": {"interrupted": 1}})
+    assert "step-0004 is incomplete" in verdict.first_difference["problem"]
+    assert verdict.evidence == digests(checkpoint(runs, run) / "manifest.json" for run in ("interrupt", "resume"))
+
+
+def test_an_optimizer_that_keeps_nothing_proves_nothing(runs):
+    for run in ("continuous", "resume"):
+        edit_tensors(checkpoint(runs, run), "optimizer.safetensors", lambda tensors: tensors.clear())
+    verdict = verdicts_of(runs)["optimizer_state"]
+    assert (verdict.expected, verdict.outcome) == ("inconclusive", "inconclusive")
+    assert verdict.observed == {"tensors": 0, "values": 0, "max_abs_difference": 0.0}
+    assert "(there is no value to compare)" in verdict.criterion
+
+
+@pytest.mark.parametrize("run", ["resume", "continuous"])
+def test_an_optimizer_that_keeps_nothing_on_one_side_fails(runs, run):
+    edit_tensors(checkpoint(runs, run), "optimizer.safetensors", lambda tensors: tensors.clear())
+    verdict = only_failure(runs, "optimizer_state")
+    assert (verdict.expected, verdict.first_difference["problem"]) == ("pass", "missing on one side")
 
 
 @pytest.mark.parametrize("run", ["resume", "continuous"])
@@ -119,7 +199,23 @@ def test_a_history_that_ends_early(runs):
 
 def test_no_update_before_the_interruption_is_no_resume(runs):
     edit_history(runs, "interrupt", lambda records: records.clear())
-    assert verdicts_of(runs)["history"].outcome == "fail"
+    difference = only_failure(runs, "history").first_difference
+    assert difference == {"problem": "0 updates before the interruption, 4 in all"}
+
+
+def test_no_update_after_the_interruption_is_no_resume(runs):
+    shutil.copy(runs / "continuous" / "history.jsonl", runs / "interrupt" / "history.jsonl")
+    verdict = only_failure(runs, "history")
+    assert verdict.first_difference == {"problem": "4 updates before the interruption, 4 in all"}
+    assert verdict.observed == {"updates": 4, "updates_before_interruption": 4}
+
+
+def test_weights_that_have_no_name_in_common_did_not_move(runs):
+    for run in ("continuous", "resume"):
+        edit_tensors(checkpoint(runs, run), "model.safetensors", lambda tensors: tensors.clear())
+    verdict = only_failure(runs, "weights_moved")
+    assert verdict.observed == {"max_abs_difference": 0.0, "parameters": 0, "unmoved": 0}
+    assert verdict.first_difference is None
 
 
 def test_a_history_inside_the_checkpoint_that_differs_from_the_file(runs):
