@@ -164,6 +164,11 @@ def test_an_empty_history_at_the_end_says_nothing():
     assert diagnosis.of_history(records(2), records(1, 2)) == ("history_not_continued",)
 
 
+@pytest.mark.parametrize("ours", [records(1, 2), records(1), records(0, 1, 2)], ids=["equal", "ends early", "longer"])
+def test_a_history_that_lacks_no_first_record_is_not_named(ours):
+    assert diagnosis.of_history(ours, records(1, 2)) == ()
+
+
 def test_a_position_is_judged_as_far_as_there_are_rows():
     """Interrupted at 1: the next update's rows, and those from the beginning, are different rows."""
     theirs = {1: "a", 2: "b", 3: "c", 4: "d"}
