@@ -25,6 +25,12 @@ def test_each_module_has_the_test_file_that_judges_it(module):
     assert (PROJECT_ROOT / judge_of(module)).is_file()
 
 
+def test_every_check_is_in_the_list():
+    """But for texts, of which tests/mutation.md says so."""
+    checks = {f"checks.{path.stem}" for path in (PROJECT_ROOT / "src" / "ddp_tokens" / "checks").glob("[a-z]*.py")}
+    assert checks - set(MODULES) == {"checks.meanings"}
+
+
 def test_each_explained_mutant_is_of_a_module_in_the_list():
     mutants = [mutant for listed in explained().values() for mutant in listed]
     assert len(mutants) > 5
