@@ -45,7 +45,10 @@ def test_a_right_rank_passes_in_three_verdicts(runs):
     assert start.observed == {"parts": 8, "differing": []}
     assert rows.observed == {"updates": 2, "differing": 0}
     assert end.observed == {"windows": 4}
-    assert "holds what the interrupted checkpoint holds" in start.criterion
+    assert start.criterion == (
+        "before its first update after the resume, this rank holds what the interrupted checkpoint holds: parameters, "
+        "optimizer state, histories and generators, bit for bit"
+    )
     assert "in every update after the resume" in rows.criterion
     assert "generator states and the rows" in end.criterion
 
@@ -233,6 +236,19 @@ def test_a_resume_without_an_update_after_it_proves_nothing(runs):
     verdict = same_rows(0, last, checkpoint(runs, "resume"), last)
     assert (verdict.outcome, verdict.observed) == ("fail", {"updates": 0, "differing": 0})
     assert (verdict.first_difference, verdict.diagnosis) == (None, ())
+
+
+def test_rows_that_are_the_same_in_every_update_pass_and_name_nothing(runs):
+    """They are also those of the update after, and of the one that many before."""
+
+    def same_in_all(part):
+        for record in part["history"]:
+            record["rows"] = [["one"]]
+
+    for run in ("continuous", "resume"):
+        edit_json(checkpoint(runs, run), "rank-0.json", same_in_all)
+    verdict = verdicts_of(runs)["rows_rank_0"]
+    assert (verdict.outcome, verdict.observed["updates"], verdict.diagnosis) == ("pass", 2, ())
 
 
 def test_updates_are_told_by_number_whatever_their_order(runs):
