@@ -64,7 +64,8 @@ also_copy = ["config"]
 process_isolation = "forkserver"
 use_git_change_detection = false
 """
-# What an optimizer imports when it is built: once in the fork server, not for every mutant.
+# What an optimizer imports when it is built: once in the fork server, not for every mutant. Other tests would be slower.
+TRAINS = re.compile(r"tests\.unit\.training|\(runs\b")
 IMPORTED_ONCE = "\nimport torch._dynamo\n"
 
 
@@ -96,8 +97,9 @@ def measure(module, workers):
             copy(PROJECT / part, folder / part)
         source = folder / source_of(module)
         source.write_text(undecorated(with_named_lambdas(source.read_text())))
-        with open(folder / "tests" / "conftest.py", "a") as settings:
-            settings.write(IMPORTED_ONCE)
+        if TRAINS.search((folder / judge_of(module)).read_text()):
+            with open(folder / "tests" / "conftest.py", "a") as settings:
+                settings.write(IMPORTED_ONCE)
         with open(folder / "pyproject.toml", "a") as project:
             project.write(SETTINGS.format(source=source_of(module), tests=judge_of(module)))
         started = time.monotonic()
