@@ -64,7 +64,7 @@ also_copy = ["config"]
 process_isolation = "forkserver"
 use_git_change_detection = false
 """
-# What an optimizer imports when it is built: once in the fork server, not for every mutant; other tests get slower by it.
+# What an optimizer imports: once in the fork server, not for every mutant. Tests that train none would get slower.
 TRAINS = re.compile(r"tests\.unit\.training|\(runs\b")
 IMPORTED_ONCE = "\nimport torch._dynamo\n"
 
