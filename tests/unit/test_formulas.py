@@ -12,6 +12,7 @@ from ddp_tokens.formulas import (
     OF_MICROBATCHES,
     OF_RANKS,
     RIGHT,
+    Formula,
     WindowFacts,
     alike_on,
     excluded_by,
@@ -84,6 +85,16 @@ def test_without_a_window_before_no_count_can_be_stale():
     assert left_by("stale_count", replace(FACTS, previous_units=None)) == []
 
 
+def test_on_one_rank_none_is_alone():
+    assert BY_NAME["one_rank_only"].variants(ONE_RANK) == {}
+
+
+def test_without_a_choice_a_variant_needs_no_phrase():
+    assert [list(BY_NAME[name].variants(FACTS)) for name in ("token_mean", "mean_of_means", "stale_count")] == [
+        [""]
+    ] * 3
+
+
 def test_the_variants_of_a_choice_are_told_apart():
     three = replace(FACTS, units=((1,), (2,), (3,)), labels=((1,), (2,), (3,)), positions=((1,), (2,), (3,)))
     assert list(BY_NAME["one_rank_only"].variants(three)) == ["rank 0", "rank 1", "rank 2"]
@@ -128,6 +139,18 @@ def test_equal_counts_make_a_mean_of_means_the_token_mean():
 def test_one_unit_more_makes_them_differ():
     """Fractions are exact: no imbalance is too small."""
     assert not alike("mean_of_means", replace(FACTS, units=((10**9, 0), (10**9 + 1, 0))))
+
+
+def test_a_division_by_zero_is_like_nothing():
+    empty = replace(FACTS, units=((0, 0), (9, 27)))
+    assert not alike("mean_of_means", empty)
+    assert not alike_on(empty, BY_NAME["mean_of_means"], BY_NAME["mean_of_microbatch_means"])
+
+
+@pytest.mark.parametrize("weights", [((F(1), F(1)),), ((F(1), F(1)), (F(1),))], ids=["a rank", "a microbatch"])
+def test_weights_that_lack_some_of_the_window_are_refused(weights):
+    with pytest.raises(ValueError, match="zip"):
+        alike_on(FACTS, RIGHT, Formula("incomplete", "", lambda facts: {"": weights}))
 
 
 def test_a_microbatch_without_units_has_no_say():

@@ -110,7 +110,5 @@ def _scaled(
 
 
 def _next_best(best: Mapping[str, tuple[float, str]], named: Sequence[str]) -> dict[str, Any]:
-    others = sorted(
-        (residual, name) for name, (residual, _) in best.items() if name not in named and residual < math.inf
-    )
+    others = sorted((residual, name) for name, (residual, _) in best.items() if name not in named)
     return {"next_best": others[0][1], "next_best_residual": others[0][0]} if others else {}

@@ -8,6 +8,7 @@ from safetensors.numpy import save_file
 
 from ddp_tokens.checks.gradient_parity import (
     REFERENCES,
+    Evidence,
     check_gradient_parity,
     expected,
     facts_of_windows,
@@ -129,6 +130,42 @@ def test_the_least_power_is_a_setting():
     assert verdict_on(of, dtype=NATIVE, tolerances=Tolerances(power=power * 0.99)).outcome == "pass"
 
 
+# Loss sums over 1 and 3 units with the gradients -8 and 16 make 8/4 = 2, of which a fraction of 0.25 is 0.5. Off by 1
+# and 2, a forgotten world size and one taken twice are 2 and 4 tolerances away; the others are farther.
+TWO_RANKS = WindowFacts(units=((1,), (3,)), labels=((1,), (3,)), positions=((1,), (3,)), accumulation=1)
+
+
+def verdict_by_hand(observed, power):
+    right = {"a": numpy.array([2.0])}
+    parts = {(0, 0): {"a": numpy.array([-8.0])}, (1, 0): {"a": numpy.array([16.0])}}
+    of = Evidence({"a": numpy.array([observed])}, right, right, parts, TWO_RANKS)
+    return verdict_on(of, tolerances=Tolerances(float64=0.25, power=power))
+
+
+@pytest.mark.parametrize(("observed", "outcome"), [(2.5, "pass"), (1.5, "pass"), (2.5 + 2**-51, "fail")], ids=str)
+def test_an_error_of_one_tolerance_is_accepted(observed, outcome):
+    assert verdict_by_hand(observed, power=1.0).outcome == outcome
+
+
+@pytest.mark.parametrize(
+    ("power", "near"),
+    [
+        (2.0, None),
+        (2.1, "world_size_forgotten"),
+        (4.0, "world_size_forgotten"),
+        (4.1, "world_size_forgotten, world_size_twice"),
+    ],
+)
+def test_formulas_that_are_nearer_than_the_least_power_are_named(power, near):
+    verdict = verdict_by_hand(2.0, power)
+    assert (verdict.observed["power"], verdict.observed["nearest_formula"]) == (2.0, "world_size_forgotten")
+    if near is None:
+        assert verdict.outcome == "pass"
+    else:
+        assert verdict.outcome == "inconclusive"
+        assert verdict.criterion.endswith(f"but on this window {near} would be fewer than {power:g} tolerances away")
+
+
 def test_a_failure_is_no_matter_of_power():
     assert verdict_on(scaled(evidence(facts=EQUAL), 2.0)).outcome == "fail"
 
@@ -197,6 +234,16 @@ def test_a_failure_shows_the_worst_parameter_and_its_worst_value():
     assert first["error"] == pytest.approx(math.hypot(0.25, 1.0))
     assert (verdict.observed["error"], verdict.observed["parameter"]) == (first["error"], "head.bias")
     assert first["tolerance"] == verdict.observed["tolerance"] == pytest.approx(1e-12 * numpy.linalg.norm(bias))
+
+
+def test_the_worst_value_need_not_be_the_largest():
+    of = evidence()
+    bias = of.reference["head.bias"].copy()
+    smallest = int(abs(bias).argmin())
+    bias[smallest] += 0.001
+    first = verdict_on(with_observed(of, **{"head.bias": bias})).first_difference
+    assert first["index"] == [smallest]
+    assert abs(bias[smallest]) < abs(bias).max()
 
 
 @pytest.mark.parametrize("formula", FORMULAS)
@@ -280,6 +327,8 @@ def test_every_window_formula_and_dtype_gets_a_verdict(dumps):
         assert verdicts[f"token_mean.{dtype}.most_unequal"].outcome == "pass"
         assert verdicts[f"mean_of_means.{dtype}.first"].outcome == "inconclusive"
         assert verdicts[f"mean_of_means.{dtype}.most_unequal"].outcome == "fail"
+        bound = {FLOAT64: "1e-12 of its norm", NATIVE: "4 times that of one process in the same dtype"}[dtype]
+        assert f"is at most {bound}" in verdicts[f"token_mean.{dtype}.most_unequal"].criterion
     evidence_of = verdicts["token_mean.native.first"].evidence
     paths = [*references.values(), gradients[TOKEN_MEAN, NATIVE]]
     assert evidence_of == {str(path): sha256(path) for path in paths}

@@ -1,7 +1,7 @@
 import pytest
 
 from ddp_tokens.checks.meanings import MEANINGS
-from ddp_tokens.checks.window import check_window, judge
+from ddp_tokens.checks.window import CRITERION, check_window, judge
 from ddp_tokens.errors import EvidenceError
 from ddp_tokens.files import sha256, write_json
 
@@ -29,8 +29,9 @@ RIGHT = [[], [], [0, 1]]
 def test_one_reduction_per_bucket_after_the_last_microbatch_passes():
     verdict = verdict_on(RIGHT)
     assert (verdict.outcome, verdict.first_difference, verdict.diagnosis) == ("pass", None, ())
-    assert verdict.observed["reductions"] == [[0, 0, 2], [0, 0, 2]]
-    assert (verdict.observed["error"], verdict.observed["tolerance"]) == (0, 0)
+    reductions = [[0, 0, 2], [0, 0, 2]]
+    assert verdict.observed == {"microbatches": [3, 3], "reductions": reductions, "error": 0, "tolerance": 0}
+    assert verdict.criterion == CRITERION
 
 
 def test_one_microbatch_reduces_at_once():
@@ -57,10 +58,20 @@ WRONG = {
         "4 forward passes for 3 microbatches",
         (),
     ),
+    "a forward too many arms the reducer for the microbatch before the last": (
+        {"reductions": [[], [], [0], [0]], "microbatches": 3, "gradients": [False, False, True, True]},
+        "4 forward passes for 3 microbatches",
+        ("reducer_armed_early",),
+    ),
     "a microbatch too few": ({"reductions": [[], [0]], "microbatches": 3}, "2 forward passes for 3 microbatches", ()),
     "nothing is reduced": ({"reductions": [[], [], []]}, "the last microbatch reduces buckets []", ("never_reduced",)),
     "a bucket is reduced twice": ({"reductions": [[], [0, 0]]}, "the last microbatch reduces buckets [0, 0]", ()),
     "a bucket is left out": ({"reductions": [[], [0, 2]]}, "the last microbatch reduces buckets [0, 2]", ()),
+    "a bucket of the only microbatch is left out": (
+        {"reductions": [[0, 2]]},
+        "the last microbatch reduces buckets [0, 2]",
+        (),
+    ),
     "one microbatch reduces early": ({"reductions": [[], [0], [0]]}, "microbatch 1 of 3 is reduced", ()),
     "gradients are cleared inside": (
         {"reductions": RIGHT, "gradients": [False, False, True]},
@@ -116,6 +127,12 @@ def test_the_first_rank_with_a_problem_is_named():
 
 def test_a_rank_without_a_trace_is_no_pass():
     verdict = judge("case", [trace(RIGHT, 0, world_size=3), trace(RIGHT, 2, world_size=3)], {})
+    assert (verdict.outcome, verdict.first_difference) == ("fail", {"rank": 1, "problem": "no trace"})
+
+
+def test_one_rank_needs_no_other():
+    assert judge("case", [trace(RIGHT, 0, world_size=1)], {}).outcome == "pass"
+    verdict = judge("case", [trace(RIGHT, 0, world_size=2)], {})
     assert (verdict.outcome, verdict.first_difference) == ("fail", {"rank": 1, "problem": "no trace"})
 
 
