@@ -38,6 +38,7 @@ MODULES = [
     "checks.verdict",
     "checks.tensor_files",
     "checks.gradient_norms",
+    "checks.gradient_references",
     "checks.gradient_formulas",
     "checks.gradient_parity",
     "checks.published_criterion",

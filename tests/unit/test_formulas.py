@@ -104,10 +104,18 @@ def test_the_variants_of_a_choice_are_told_apart():
     assert weights == ((F(2, 4),), (F(1, 4),), (F(0),))
 
 
-def test_a_division_by_zero_has_no_weights():
+def test_a_division_of_nothing_by_zero_has_no_weights_or_none_that_matter():
+    """Not a number where the loss passes 0/0 on; otherwise the others' weights, here (9 + 27)/2 for each unit."""
     empty = replace(FACTS, units=((0, 0), (9, 27)))
     undefined = [formula.name for formula in possible_on(empty) if None in formula.variants(empty).values()]
-    assert undefined == ["mean_of_means", "mean_of_microbatch_means", "another_ranks_rows"]
+    assert undefined == ["mean_of_means", "mean_of_microbatch_means"]
+    assert BY_NAME["mean_of_means"].variants(empty) == {"": ((F(0), F(0)), (F(1, 72), F(1, 72))), "0/0": None}
+
+
+def test_rows_of_a_rank_that_holds_nothing_cannot_be_all_there_is():
+    """Rank 1 computing rank 0's nothing would leave no unit at all: that is the error of an empty window."""
+    empty = replace(FACTS, units=((0, 0), (9, 27)))
+    assert list(BY_NAME["another_ranks_rows"].variants(empty)) == ["rank 0 computes the rows of rank 1"]
 
 
 ONE_RANK = replace(FACTS, units=((4, 8),), labels=((5, 8),), positions=((6, 10),))

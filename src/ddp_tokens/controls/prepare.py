@@ -3,11 +3,11 @@
 from functools import partial
 
 from ddp_tokens.config import Experiment, GeneratedCorpus
+from ddp_tokens.control_settings import require_suitable
 from ddp_tokens.controls.gradient_cases import case_layout
 from ddp_tokens.controls.gradient_windows import CASES, Case, prepare_case
 from ddp_tokens.controls.workloads import workload_of
 from ddp_tokens.determinism import make_deterministic
-from ddp_tokens.errors import ConfigError
 from ddp_tokens.inputs import initial_model, read_prepared
 from ddp_tokens.layout import Layout
 from ddp_tokens.prepare import prepare
@@ -18,9 +18,7 @@ from ddp_tokens.tensors import save_tensors
 def prepare_controls(experiment: Experiment, at: Layout) -> None:
     """Corpus, plan and initial weights of the runs; below cases/CASE the same, and references, of each window."""
     make_deterministic(experiment.threads_per_rank)
-    corpus = experiment.corpus
-    if not isinstance(corpus, GeneratedCorpus):
-        raise ConfigError("config/controls.yaml: field 'corpus' must be generated: the controls make rows to measure")
+    corpus = require_suitable(experiment)
     prepare(experiment, at.rows, at.lock, at.plan)
     write_initial_weights(experiment, at)
     for case in CASES.values():

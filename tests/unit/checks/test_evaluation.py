@@ -1,5 +1,6 @@
 """Scores judged from what each batch counted. Values that binary fractions hold exactly, where a test says ==."""
 
+import json
 import math
 
 import pytest
@@ -17,10 +18,11 @@ TWO = [batch(2.0, 1), batch(90.0, 9)]
 
 
 def score(batches, **changes):
-    totals = {name: sum(each[name] for each in batches) for name in ("rows", "units", "loss_sum")}
-    mean = totals["loss_sum"] / totals["units"] if totals["units"] else 0.0
+    totals = {name: sum(each[name] for each in batches) for name in ("rows", "units", "correct", "loss_sum")}
+    mean, accuracy = (totals[name] / max(1, totals["units"]) for name in ("loss_sum", "correct"))
     ranks = 1 + max(each["rank"] for each in batches)
-    return totals | {"loss_per_token": mean, "ranks": ranks, "batches": batches} | changes
+    scores = {"loss_per_token": mean, "accuracy_per_token": accuracy}
+    return totals | scores | {"ranks": ranks, "batches": batches} | changes
 
 
 def verdicts_on(folder, test, rows=None, units=None, **splits):
@@ -79,6 +81,7 @@ def test_the_criteria_tell_their_numbers(tmp_path):
         "whatever the number of ranks"
     )
     assert verdicts["test.mean"].criterion == (
+        "accuracy is what all batches got right over all units, and "
         "|loss_per_token - sum of loss sums / sum of units| <= (batches + 1) x 2^-52 x sum of |loss sums| / units = "
         "6.13e-15, the rounding of float64 sums in any order, and the nearest wrong mean is at least 3 tolerances away"
     )
@@ -89,7 +92,12 @@ def test_a_mean_of_batch_means_is_refused_by_name(tmp_path):
     assert verdicts["test.rows"].outcome == "pass"
     mean = verdicts["test.mean"]
     assert (mean.expected, mean.outcome, mean.diagnosis) == ("pass", "fail", ("mean_of_batch_means",))
-    assert mean.first_difference == {"loss_per_token": 6.0, "mean_over_all_units": 9.2}
+    assert mean.first_difference == {
+        "loss_per_token": 6.0,
+        "mean_over_all_units": 9.2,
+        "accuracy_per_token": 0.0,
+        "right_over_all_units": 0.0,
+    }
 
 
 # Rank 0: 2 over 1 unit, 4 over 4; rank 1: 90 over 9. Right: 96/14. Means of batches: 2, 1, 10.
@@ -262,3 +270,27 @@ def test_scores_without_batches_are_an_error(tmp_path):
     del test["batches"]
     with pytest.raises(EvidenceError, match=r"evaluation\.json does not say what each batch of 'test' counted: run"):
         verdicts_on(tmp_path, test)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"correct": 6}, {"accuracy_per_token": 0.6}, {"correct": 6, "accuracy_per_token": 0.6}]
+)
+def test_accuracy_is_what_all_batches_got_right(tmp_path, changes):
+    """1 and 4 of 1 and 9 units are right: 5/10."""
+    batches = [batch(2.0, 1) | {"correct": 1}, batch(90.0, 9) | {"correct": 4}]
+    assert verdicts_on(tmp_path, score(batches))["test.mean"].outcome == "pass"
+    mean = verdicts_on(tmp_path, score(batches, **changes))["test.mean"]
+    assert (mean.outcome, mean.diagnosis) == ("fail", ())
+    assert mean.first_difference["right_over_all_units"] == 0.5
+
+
+def test_a_loss_that_is_no_number_fails(tmp_path):
+    (tmp_path / "evaluation.json").write_text(json.dumps({"test": score([batch(math.nan, 1), batch(90.0, 9)])}))
+    write_json(
+        tmp_path / "lock.json", {"counts": {name: {"rows": 2, "supervised": 10} for name in ("test", "validation")}}
+    )
+    verdicts = {
+        verdict.case: verdict for verdict in check_evaluation(tmp_path / "evaluation.json", tmp_path / "lock.json")
+    }
+    assert verdicts["test.mean"].outcome == "fail"
+    json.dumps(verdicts["test.mean"].observed, allow_nan=False)

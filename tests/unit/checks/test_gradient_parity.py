@@ -6,18 +6,19 @@ import numpy
 import pytest
 from safetensors.numpy import save_file
 
+from ddp_tokens.checks.gradient_norms import is_finite
 from ddp_tokens.checks.gradient_parity import (
-    REFERENCES,
+    Counted,
     Evidence,
     check_gradient_parity,
+    count_windows,
     expected,
-    facts_of_windows,
     judge,
     named_together,
-    of_window,
-    parts_of,
 )
+from ddp_tokens.checks.gradient_references import REFERENCES, of_window, parts_of
 from ddp_tokens.config import Tolerances
+from ddp_tokens.errors import PlanError
 from ddp_tokens.files import sha256
 from ddp_tokens.formulas import KNOWN_WRONG, WindowFacts, excluded_by
 from ddp_tokens.layout import DTYPES, FLOAT64, NATIVE, Layout
@@ -37,7 +38,7 @@ def mean_of_means(facts):
 
 
 def verdict_on(of, formula=TOKEN_MEAN, dtype=FLOAT64, tolerances=None):
-    return judge("case", tolerances or Tolerances(), dtype, of, expected(formula, of.facts), {})
+    return judge("case", tolerances or Tolerances(), dtype, of, expected(formula, of.facts, is_finite(of.observed)), {})
 
 
 def scaled(of, factor):
@@ -319,7 +320,8 @@ def dumps(tmp_path):
 
 def test_every_window_formula_and_dtype_gets_a_verdict(dumps):
     references, gradients, facts = dumps
-    verdicts = {verdict.case: verdict for verdict in check_gradient_parity(Tolerances(), references, gradients, facts)}
+    found = check_gradient_parity(Tolerances(), references, gradients, Counted(facts))
+    verdicts = {verdict.case: verdict for verdict in found}
     assert len(verdicts) == 8
     assert [verdict.case for verdict in verdicts.values() if not verdict.as_expected] == []
     for dtype in DTYPES:
@@ -342,7 +344,7 @@ def test_the_dump_of_another_formula_is_noticed(dumps):
     }
     problems = {
         verdict.case: verdict.problem
-        for verdict in check_gradient_parity(Tolerances(), references, swapped, facts)
+        for verdict in check_gradient_parity(Tolerances(), references, swapped, Counted(facts))
         if verdict.problem
     }
     assert problems == {
@@ -354,7 +356,9 @@ def test_the_dump_of_another_formula_is_noticed(dumps):
 def test_facts_of_the_windows_that_are_compared(tmp_path):
     at = Layout(tmp_path)
     prepare(tiny_experiment(), at.rows, at.lock, at.plan)
-    facts = facts_of_windows(at.rows, at.lock, at.plan)
+    counted = count_windows(at.rows, at.lock, at.plan)
+    assert counted.files == (at.rows, at.lock, at.plan)
+    facts = counted.facts
     assert list(facts) == ["first", "most_unequal"]
     # Rank 0 draws sequences of 2 to 4 tokens and rank 1 of 5 to 8, two per microbatch.
     for of in facts.values():
@@ -364,3 +368,67 @@ def test_facts_of_the_windows_that_are_compared(tmp_path):
         assert of.accumulation == of.microbatches == 2
         assert of.labels == of.units
         assert all(p >= u for ps, us in zip(of.positions, of.units, strict=True) for p, u in zip(ps, us, strict=True))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("parameter", ["head.bias", "head.weight"])
+def test_a_reference_that_is_no_number_proves_nothing(dtype, value, parameter):
+    """On both sides, or on the reference's alone; whether or not the parameter comes first."""
+    of = evidence()
+    broken = of.reference | {parameter: numpy.full_like(of.reference[parameter], value)}
+    for observed in (of.observed, broken):
+        verdict = verdict_on(replace(of, observed=observed, reference=broken, single=broken), dtype=dtype)
+        assert verdict.outcome == "fail"
+        json.dumps([verdict.observed, verdict.first_difference], allow_nan=False)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_single_process_that_is_no_number_allows_nothing(value):
+    of = evidence(dtype=numpy.float32)
+    single = of.single | {"head.weight": numpy.full_like(of.single["head.weight"], value)}
+    assert verdict_on(replace(of, single=single), dtype=NATIVE).outcome == "fail"
+
+
+def test_a_rank_without_units_whose_zero_gradient_stays_zero():
+    """0/0 is hidden where the loss has no unit to pass it on to: the mean of means then halves what rank 0 holds."""
+    facts = WindowFacts(((16,), (0,)), ((16,), (9,)), ((16,), (9,)), accumulation=1)
+    of = evidence(lambda r, m: [1 / 16 / 2, 0.0][r], facts)
+    verdict = verdict_on(of, MEAN_OF_MEANS)
+    assert verdict.as_expected
+    assert verdict.diagnosis == ("mean_of_means", "world_size_forgotten")
+    three = WindowFacts(((8, 3), (4, 2), (0, 0)), ((8, 3), (4, 2), (9, 9)), ((8, 3), (4, 2), (9, 9)), accumulation=2)
+    verdict = verdict_on(evidence(lambda r, m: [1 / 11 / 3, 1 / 6 / 3, 0.0][r], three), MEAN_OF_MEANS)
+    assert verdict.as_expected
+    assert verdict.diagnosis == ("mean_of_means",)
+
+
+def test_a_formula_that_is_the_right_one_here_explains_nothing():
+    """No label is ignored, no row padded: counting them too changes nothing, and is not why the gradient is off."""
+    facts = replace(FACTS, labels=UNITS, positions=UNITS)
+    off = evidence(facts=facts)
+    off = with_observed(off, **{"head.bias": off.observed["head.bias"] * (1 + 2e-12)})
+    verdict = verdict_on(off)
+    assert (verdict.outcome, verdict.diagnosis) == ("fail", ())
+
+
+def test_another_shape_is_no_formula():
+    of = evidence()
+    verdict = verdict_on(with_observed(of, **{"head.bias": of.observed["head.bias"].reshape(4, 1)}))
+    assert (verdict.outcome, verdict.diagnosis) == ("fail", ())
+
+
+def test_a_plan_without_a_window_is_named(tmp_path):
+    at = Layout(tmp_path)
+    prepare(tiny_experiment(), at.rows, at.lock, at.plan)
+    at.plan.write_text('{"made_for": {}, "plan": []}')
+    with pytest.raises(PlanError, match=r"plan\.json holds no window: prepare again"):
+        count_windows(at.rows, at.lock, at.plan)
+
+
+def test_what_the_counts_come_from_is_evidence_too(dumps, tmp_path):
+    references, gradients, facts = dumps
+    plan = tmp_path / "plan.json"
+    plan.write_text("{}")
+    [verdict, *_] = check_gradient_parity(Tolerances(), references, gradients, Counted(facts, (plan,)))
+    assert verdict.evidence[str(plan)] == sha256(plan)

@@ -20,7 +20,7 @@ def trace(reductions, rank=0, world_size=2, gradients=None, moved=None, at_end=F
 
 
 def verdict_on(*args, **kwargs):
-    return judge("case", [trace(*args, rank=rank, **kwargs) for rank in (0, 1)], {})
+    return judge("case", [trace(*args, rank=rank, **kwargs) for rank in (0, 1)], 2, {})
 
 
 RIGHT = [[], [], [0, 1]]
@@ -121,29 +121,29 @@ def test_the_error_counts_reductions_too_many_or_too_few(reductions, error):
 
 
 def test_the_first_rank_with_a_problem_is_named():
-    verdict = judge("case", [trace(RIGHT, 0), trace([[], [0], [0]], 1)], {})
+    verdict = judge("case", [trace(RIGHT, 0), trace([[], [0], [0]], 1)], 2, {})
     assert verdict.first_difference == {"rank": 1, "problem": "microbatch 1 of 3 is reduced"}
 
 
 def test_a_rank_without_a_trace_is_no_pass():
-    verdict = judge("case", [trace(RIGHT, 0, world_size=3), trace(RIGHT, 2, world_size=3)], {})
+    verdict = judge("case", [trace(RIGHT, 0), trace(RIGHT, 2)], 3, {})
     assert (verdict.outcome, verdict.first_difference) == ("fail", {"rank": 1, "problem": "no trace"})
 
 
 def test_one_rank_needs_no_other():
-    assert judge("case", [trace(RIGHT, 0, world_size=1)], {}).outcome == "pass"
-    verdict = judge("case", [trace(RIGHT, 0, world_size=2)], {})
+    assert judge("case", [trace(RIGHT, 0)], 1, {}).outcome == "pass"
+    verdict = judge("case", [trace(RIGHT, 0)], 2, {})
     assert (verdict.outcome, verdict.first_difference) == ("fail", {"rank": 1, "problem": "no trace"})
 
 
 def test_ranks_may_have_different_numbers_of_microbatches():
-    assert judge("case", [trace([[], [0]], 0), trace([*RIGHT[:2], [0]], 1)], {}).outcome == "pass"
+    assert judge("case", [trace([[], [0]], 0), trace([*RIGHT[:2], [0]], 1)], 2, {}).outcome == "pass"
 
 
 def test_traces_are_read_from_a_folder(tmp_path):
     for rank in (0, 1):
         write_json(tmp_path / f"rank-{rank}.json", trace(RIGHT, rank))
-    [verdict] = check_window(tmp_path)
+    [verdict] = check_window(tmp_path, 2)
     assert (verdict.case, verdict.expected, verdict.outcome) == ("one_window", "pass", "pass")
     paths = [tmp_path / f"rank-{rank}.json" for rank in (0, 1)]
     assert verdict.evidence == {str(path): sha256(path) for path in paths}
@@ -151,4 +151,21 @@ def test_traces_are_read_from_a_folder(tmp_path):
 
 def test_an_empty_folder_is_named(tmp_path):
     with pytest.raises(EvidenceError, match=f"{tmp_path} holds no rank-R.json: run gradients again"):
-        check_window(tmp_path)
+        check_window(tmp_path, 2)
+
+
+@pytest.mark.parametrize(
+    "change", [{"moved": None}, {"forwards": None}, {"forwards": [{"moved": False}]}, {"forwards": 3}]
+)
+def test_what_is_no_record_of_a_window_is_named(tmp_path, change):
+    record = {name: value for name, value in (trace(RIGHT) | change).items() if value is not None}
+    write_json(tmp_path / "rank-0.json", record)
+    with pytest.raises(EvidenceError, match=r"rank-0\.json is no record of a window: run gradients again"):
+        check_window(tmp_path, 1)
+
+
+def test_the_experiment_says_how_many_ranks_there_are(tmp_path):
+    """Not the traces: one of two ranks, which says that it was alone, is no pass."""
+    write_json(tmp_path / "rank-0.json", trace(RIGHT, world_size=1))
+    [verdict] = check_window(tmp_path, 2)
+    assert verdict.first_difference == {"rank": 1, "problem": "no trace"}
