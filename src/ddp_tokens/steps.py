@@ -46,7 +46,7 @@ STEPS = {
     "check_loss": _script("check_loss"),
     "gradients": Step("src/ddp_tokens/gradients.py", (*MODEL_FIELDS, *RANK_FIELDS)),
     "check_parity": _script("check_parity", "tolerances"),
-    "check_window": _script("check_window"),
+    "check_window": _script("check_window", "world_size"),
     "check_zero_window": _script("check_zero_window"),
     "interrupt": Step("src/ddp_tokens/train.py", (*TRAIN_FIELDS, "interrupt_at")),
     "continuous": Step("src/ddp_tokens/train.py", TRAIN_FIELDS),

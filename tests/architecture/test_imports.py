@@ -19,6 +19,7 @@ ROOMS = [
     "yaml_files",
     "config",
     "config_docs",
+    "control_settings",
     "world",
     "layout",
     "corpora",
