@@ -26,6 +26,8 @@ ROOMS = [
     "normalization",
     "formulas",
     "checkpoint_files",
+    "identity",
+    "checkpoint_contents",
     "start_files",
     # no torch up to here, nor in what reads and judges files
     "steps",
@@ -54,6 +56,7 @@ ROOMS = [
     "reference",
     "gradients",
     "evaluation",
+    "checkpoint_fit",
     "checkpoint",
     "start",
     "trainer",
