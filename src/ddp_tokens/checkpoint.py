@@ -17,7 +17,7 @@ from ddp_tokens.distributed import barrier, sum_over_ranks
 from ddp_tokens.errors import CheckpointError, UserError
 from ddp_tokens.files import from_json, sha256, sha256_of_json, sync_directory, to_json, write_json
 from ddp_tokens.generators import Generators, read_generators, restore_generators
-from ddp_tokens.identity import NOTHING, Allowed, continued
+from ddp_tokens.identity import NOTHING, PAST, REPARTITIONED, Allowed, continued
 from ddp_tokens.tensors import load_tensors, load_weights, save_tensors, weights_of
 from ddp_tokens.world import World
 
@@ -135,7 +135,8 @@ def _read(directory: Path, state: TrainingState, identity: Mapping[str, Any], wo
     require_together(contents)
     goes_on = continued(directory, common["identity"], identity, contents.step, allowed)
     if contents.world_size != world.size and not allowed.repartition:
-        raise CheckpointError(f"{directory} is of {contents.world_size} ranks, this run has {world.size}")
+        problem = f"is of {contents.world_size} ranks, this run has {world.size}"
+        raise CheckpointError(f"{directory} {problem}: start as many, or add {PAST[REPARTITIONED]}")
     require_weights(directory, model, weights_of(state.model))
     groups = split_optimizer(state)[1]["param_groups"]
     require_optimizer(directory, common["optimizer"], optimizer, groups, dict(state.model.named_parameters()))

@@ -81,7 +81,7 @@ def continued(
 
 
 def past_of(identity: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    """The entries of `inexact` or `repartitioned`, oldest first. Raises CheckpointError for other than `continued` makes."""
+    """The entries of `inexact` or `repartitioned`, oldest first. Raises CheckpointError where they are damaged."""
     entries = identity.get(name, [])
     if not isinstance(entries, list) or not all(map(_is_entry, entries)):
         raise CheckpointError(f"the identity of a checkpoint is damaged at `{name}`: use another checkpoint")

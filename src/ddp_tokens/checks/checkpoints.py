@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from ddp_tokens import checkpoint_files as names
 from ddp_tokens.checkpoint_contents import read_contents, require_together
 from ddp_tokens.checks.tensor_files import read_arrays
 from ddp_tokens.checks.verdict import PASS, Verdict, outcome
@@ -19,12 +18,13 @@ def _check_one(directory: Path) -> Verdict:
     """Readable here means read: tensors by safetensors, the rest by a JSON parser, neither of which can run code."""
     problem, observed = None, {}
     try:
-        manifest = names.verify(directory)
-        observed = {"step": manifest["step"], "world_size": manifest["world_size"], "files": len(manifest["sha256"])}
-        for name in names.expected_files(manifest["world_size"]):
+        contents = read_contents(directory)
+        files = list(contents.manifest["sha256"])
+        observed = {"step": contents.step, "world_size": contents.world_size, "files": len(files)}
+        for name in files:
             if name.endswith(".safetensors"):
                 read_arrays(directory / name)
-        require_together(read_contents(directory))
+        require_together(contents)
     except (UserError, OSError) as error:
         problem = {"problem": str(error)}
     present = sorted(path for path in directory.glob("*") if path.is_file())
