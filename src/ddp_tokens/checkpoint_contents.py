@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ddp_tokens.checkpoint_files import ANOTHER, COMMON, MODEL, OPTIMIZER, rank_state, rank_tensors, verify
+from ddp_tokens.checkpoint_files import ANOTHER, COMMON, MODEL, OPTIMIZER, rank_state, rank_tensors, read_part, verify
 from ddp_tokens.errors import CheckpointError
-from ddp_tokens.files import read_json, sha256_of_json
+from ddp_tokens.files import sha256_of_json
 from ddp_tokens.identity import first_update_of_rank_histories
 
 COMMON_FIELDS = {"extras": dict, "history": list, "identity": dict, "optimizer": dict, "sha256": dict}
@@ -45,7 +45,7 @@ class Contents:
 
 
 def read_contents(directory: Path | str) -> Contents:
-    """Raises CheckpointError or EvidenceError, naming the file, when one is missing, altered, or is no such JSON."""
+    """Raises CheckpointError, naming the file, when one is missing, altered, or is no such JSON."""
     directory = Path(directory)
     manifest = verify(directory)
     ranks = [_document(directory / rank_state(rank), RANK_FIELDS) for rank in range(manifest["world_size"])]
@@ -85,7 +85,7 @@ def _require_updates(path: Path, history: Sequence[Any], first: int, last: int) 
 
 
 def _document(path: Path, fields: Mapping[str, type]) -> dict[str, Any]:
-    document = read_json(path)
+    document = read_part(path)
     if not isinstance(document, dict):
         raise CheckpointError(f"{path} is no JSON object: {ANOTHER}")
     for name in sorted({*fields, *document}):

@@ -9,8 +9,8 @@ step-0050/
 from pathlib import Path
 from typing import Any
 
-from ddp_tokens.errors import CheckpointError, EvidenceError
-from ddp_tokens.files import read_json, sha256
+from ddp_tokens.errors import CheckpointError
+from ddp_tokens.files import from_json, sha256
 
 MANIFEST = "manifest.json"
 MODEL = "model.safetensors"
@@ -60,6 +60,14 @@ def verify(directory: Path | str) -> dict[str, Any]:
     return manifest
 
 
+def read_part(path: Path) -> Any:
+    """A JSON file of a checkpoint. Raises CheckpointError, naming it, when it is not JSON as files.to_json writes it."""
+    try:
+        return from_json(path.read_text())
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} is damaged, it is not valid JSON ({error}): {ANOTHER}") from None
+
+
 def _read_manifest(directory: Path) -> dict[str, Any]:
     path = directory / MANIFEST
     inside = sorted(directory.glob(f"*/{MANIFEST}"))
@@ -67,10 +75,7 @@ def _read_manifest(directory: Path) -> dict[str, Any]:
         raise CheckpointError(f"{directory} is not a checkpoint but holds one: name {inside[-1].parent}")
     if not path.is_file():
         raise CheckpointError(f"{directory} is incomplete, it has no {MANIFEST}: {ANOTHER}")
-    try:
-        manifest = read_json(path)
-    except EvidenceError as error:
-        raise CheckpointError(f"{path} is damaged: {error}") from None
+    manifest = read_part(path)
     if not _is_manifest(manifest):
         raise CheckpointError(f"{path} is damaged: {ANOTHER}")
     foreign = sorted(set(manifest["sha256"]) - set(expected_files(manifest["world_size"])))

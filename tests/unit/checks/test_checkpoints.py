@@ -54,7 +54,7 @@ DAMAGE = [
     (alter, "optimizer.safetensors", "optimizer.safetensors was altered"),
     (alter, "common.json", "common.json was altered"),
     (plant_pickle, "model.safetensors", "model.safetensors is not a whole safetensors file"),
-    (plant_text, "common.json", "common.json is not valid JSON"),
+    (plant_text, "common.json", "common.json is damaged, it is not valid JSON"),
 ]
 
 
