@@ -12,7 +12,7 @@ from typing import Any
 from ddp_tokens.checkpoint_files import ANOTHER, COMMON, MODEL, OPTIMIZER, rank_state, rank_tensors, read_part, verify
 from ddp_tokens.errors import CheckpointError
 from ddp_tokens.files import sha256_of_json
-from ddp_tokens.identity import first_update_of_rank_histories
+from ddp_tokens.identity import damaged_past, first_update_of_rank_histories
 
 COMMON_FIELDS = {"extras": dict, "history": list, "identity": dict, "optimizer": dict, "sha256": dict}
 RANK_FIELDS = {
@@ -61,6 +61,9 @@ def require_together(contents: Contents) -> None:
                 f"{contents.directory / name} is not the one that {COMMON} was written with: {ANOTHER}"
             )
     _require_updates(contents.directory / COMMON, common["history"], 1, contents.step)
+    damaged = damaged_past(common["identity"])
+    if damaged:
+        raise CheckpointError(f"{contents.directory / COMMON}: the field identity is damaged at {damaged}: {ANOTHER}")
     first = first_update_of_rank_histories(common["identity"])
     identity = sha256_of_json(common["identity"])
     for rank, part in enumerate(contents.ranks):

@@ -61,7 +61,7 @@ def verify(directory: Path | str) -> dict[str, Any]:
 
 
 def read_part(path: Path) -> Any:
-    """A JSON file of a checkpoint. Raises CheckpointError, naming it, when it is not JSON as files.to_json writes it."""
+    """A JSON file of a checkpoint. Raises CheckpointError, naming it, when files.to_json has not written it."""
     try:
         return from_json(path.read_text())
     except (ValueError, RecursionError) as error:

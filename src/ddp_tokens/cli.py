@@ -100,8 +100,9 @@ def check_checkpoints(experiment: Experiment, at: Layout) -> int:
     verdicts = check_checkpoints(directories)
     print(tabulate(listed(directories, verdicts), headers=COLUMNS, maxcolwidths=[*[None] * 5, 60]))
     of_runs = [verdict for run in RUNS for verdict in verdicts if verdict.case.startswith(f"{run}/")]
-    write_verdicts(at.check("checkpoints"), "checkpoints", of_runs)
-    _wrote(at.check("checkpoints"))
+    if of_runs:
+        write_verdicts(at.check("checkpoints"), "checkpoints", of_runs)
+        _wrote(at.check("checkpoints"))
     return 0 if all(verdict.as_expected for verdict in verdicts) else UNEXPECTED
 
 

@@ -81,11 +81,17 @@ def continued(
 
 
 def past_of(identity: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    """The entries of `inexact` or `repartitioned`, oldest first. Raises CheckpointError where they are damaged."""
-    entries = identity.get(name, [])
-    if not isinstance(entries, list) or not all(map(_is_entry, entries)):
-        raise CheckpointError(f"the identity of a checkpoint is damaged at `{name}`: use another checkpoint")
-    return entries
+    """The entries of `inexact` or `repartitioned`, oldest first."""
+    return list(identity.get(name, []))
+
+
+def damaged_past(identity: Mapping[str, Any]) -> str | None:
+    """The first of `inexact` and `repartitioned` that is not as `continued` makes it."""
+    for name in PAST:
+        entries = identity.get(name, [])
+        if not isinstance(entries, list) or not all(map(_is_entry, entries)):
+            return name
+    return None
 
 
 def _is_entry(entry: Any) -> bool:
