@@ -7,7 +7,7 @@ from pathlib import Path
 from ddp_tokens.checks.verdict import Verdict
 
 COLUMNS = ("checkpoint", "step", "world size", "size", "age", "whole")
-UNITS = (("day", 86400), ("h", 3600), ("min", 60))
+UNITS = (("d", 86400), ("h", 3600), ("min", 60))
 
 
 def listed(directories: Sequence[Path], verdicts: Sequence[Verdict], now: float | None = None) -> list[list[str]]:

@@ -197,3 +197,40 @@ def test_an_altered_checkpoint_fails_and_is_not_compared(runs, run):
     whole = verdicts["checkpoints_whole"]
     assert (whole.expected, whole.outcome) == ("pass", "fail")
     assert f"{run}/step-000{STEPS[run]}/model.safetensors was altered" in whole.first_difference["problem"]
+
+
+LET_DIFFER = [{"step": 2, "torch": {"from": "2.13.0", "to": "2.14.0"}}]
+
+
+def resumed_with_another_torch(runs, **more):
+    for run in STEPS:
+        edit_json(checkpoint(runs, run), "common.json", lambda common: common["identity"].update(torch="2.13.0"))
+    change = {"torch": "2.14.0", **more}
+    edit_json(checkpoint(runs, "resume"), "common.json", lambda common: common["identity"].update(change))
+
+
+def test_a_resume_that_was_let_differ_is_called_inexact(runs, tmp_path):
+    """Equal bits all the same, as here, are reported, and are not what is claimed."""
+    resumed_with_another_torch(runs, inexact=LET_DIFFER)
+    verdicts = verdicts_of(runs)
+    identity = verdicts.pop("identity")
+    assert (identity.expected, identity.outcome, identity.as_expected) == ("inconclusive", "inconclusive", True)
+    assert "inexact: --allow-inexact let torch differ, so equal bits are not claimed" in identity.criterion
+    assert identity.observed == {"fields": 3, "differing": ["inexact", "torch"], "inexact": LET_DIFFER}
+    assert identity.first_difference["interrupted"]["torch"] == "2.13.0"
+    assert {verdict.outcome for verdict in verdicts.values()} == {"pass"}
+    write_verdicts(tmp_path / "resume.json", "resume", [identity])
+    assert read_verdicts(tmp_path / "resume.json")[1] == [identity]
+
+
+def test_another_torch_that_was_not_allowed_fails(runs):
+    resumed_with_another_torch(runs)
+    failed = only_failure(runs, "identity")
+    assert (failed.expected, failed.observed) == ("pass", {"fields": 3, "differing": ["torch"]})
+    assert "inexact" not in failed.criterion
+
+
+@pytest.mark.parametrize("more", [{"seed": 18}, {"repartitioned": [{"step": 2, "world_size": {"from": 1, "to": 1}}]}])
+def test_inexact_excuses_nothing_else(runs, more):
+    resumed_with_another_torch(runs, inexact=LET_DIFFER, **more)
+    assert only_failure(runs, "identity").expected == "pass"
