@@ -14,7 +14,7 @@ from tabulate import tabulate
 from ddp_tokens.checks.verdict import Verdict, write_verdicts
 from ddp_tokens.config import Experiment
 from ddp_tokens.files import write_json, write_text
-from ddp_tokens.layout import RUNS, Layout, checkpoints_in
+from ddp_tokens.layout import RUNS, Layout, all_checkpoints_in
 from ddp_tokens.options import parse, run_as_program
 
 PROGRAM = "ddp_tokens.cli"
@@ -90,14 +90,21 @@ def check_replicas(experiment: Experiment, at: Layout) -> int:
 
 
 def check_checkpoints(experiment: Experiment, at: Layout) -> int:
-    """every checkpoint below results/NAME/runs is whole"""
+    """every checkpoint below results/NAME/runs, also of unfinished runs: step, size, age, and whether it is whole"""
     from ddp_tokens.checks.checkpoints import check_checkpoints
+    from ddp_tokens.checks.listing import COLUMNS, listed
     from ddp_tokens.errors import CheckpointError
 
-    directories = [directory for run in RUNS for directory in checkpoints_in(at.run(run))]
+    directories = all_checkpoints_in(at.root / "runs")
     if not directories:
         raise CheckpointError(f"{at.root / 'runs'} holds no checkpoint: train first")
-    return _conclude(at, "checkpoints", check_checkpoints(directories))
+    verdicts = check_checkpoints(directories)
+    print(tabulate(listed(directories, verdicts), headers=COLUMNS, maxcolwidths=[*[None] * 5, 60]))
+    of_runs = [verdict for run in RUNS for verdict in verdicts if verdict.case.startswith(f"{run}/")]
+    if of_runs:
+        write_verdicts(at.check("checkpoints"), "checkpoints", of_runs)
+        _wrote(at.check("checkpoints"))
+    return 0 if all(verdict.as_expected for verdict in verdicts) else UNEXPECTED
 
 
 def control_table(experiment: Experiment, at: Layout) -> int:

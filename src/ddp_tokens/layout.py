@@ -82,3 +82,8 @@ RUNS = ("interrupt", "continuous", "resume")
 
 def checkpoints_in(run: Path) -> list[Path]:
     return sorted(path for path in run.glob("step-*") if path.is_dir())
+
+
+def all_checkpoints_in(runs: Path) -> list[Path]:
+    """Below every run's folder, and below the hidden folders that hold the working checkpoints of unfinished runs."""
+    return sorted(path for path in runs.glob("*/step-*") if path.is_dir())

@@ -14,7 +14,7 @@ from typing import Any, cast
 from pydantic import TypeAdapter
 
 from ddp_tokens.config import Experiment
-from ddp_tokens.files import read_json, to_json
+from ddp_tokens.files import read_json, sha256_of_json, to_json
 from ddp_tokens.sources import SOURCE_ROOT, module_path, source_files
 
 PROJECT_ROOT = SOURCE_ROOT.parent
@@ -82,6 +82,13 @@ def settings_document(experiment: Experiment, step: str) -> str:
     values = experiment.model_dump(mode="json", include=set(fields))
     code = {name: digest for entry in entries for name, digest in _digests_of_sources(entry)}
     return to_json({"step": step, "settings": values, "code": code, "lock_sha256": _digest(LOCK_FILE)})
+
+
+def code_of_training(experiment: Experiment) -> str:
+    """SHA-256 over the sources that training uses, wherever the project lies: the same by hand and by the rules."""
+    entries = (module_path("ddp_tokens.train"), module_path(f"ddp_tokens.workloads.{experiment.workload}"))
+    paths = {path for entry in entries if entry for path in source_files(entry)}
+    return sha256_of_json({str(path.relative_to(SOURCE_ROOT)): _digest(path) for path in paths})
 
 
 def read_settings(path: Path | str) -> Experiment:

@@ -25,11 +25,12 @@ from ddp_tokens.errors import CheckpointError
 from ddp_tokens.files import sha256, write_json_lines
 from ddp_tokens.generators import read_generators
 from ddp_tokens.guard import require_proven
+from ddp_tokens.identity import NOTHING, Allowed, add_flags, allowed_by, told
 from ddp_tokens.inputs import Prepared, initial_model, read_prepared, require_initial
 from ddp_tokens.layout import Layout, checkpoint_name
 from ddp_tokens.options import parse, run_as_program
 from ddp_tokens.start import StartRecord, take_start, write_start
-from ddp_tokens.steps import dump
+from ddp_tokens.steps import code_of_training, dump
 from ddp_tokens.tensors import save_tensors, weights_of
 from ddp_tokens.trainer import build_optimizer, train
 from ddp_tokens.workloads import Workload
@@ -44,6 +45,7 @@ log = logging.getLogger(PROGRAM)
 
 def main(arguments: Sequence[str]) -> int:
     experiment, at, own = parse(PROGRAM, arguments, _run_name, _add_arguments, __doc__)
+    allowed = allowed_by(own)
     world = claim_device(
         world_from_environment(os.environ, experiment.device, experiment.world_size), experiment.resolved_backend
     )
@@ -51,20 +53,22 @@ def main(arguments: Sequence[str]) -> int:
     for warning in require_proven([at.check("loss"), at.check("gradient_parity")], experiment.train_anyway):
         log.warning("warning: %s", warning)
     make_deterministic(experiment.threads_per_rank)
-    run_training(experiment, at, world, _run_name(own), own.resume)
+    run_training(experiment, at, world, _run_name(own), own.resume, allowed)
     return 0
 
 
-def run_training(experiment: Experiment, at: Layout, world: World, run: str, resume: Path | None) -> None:
+def run_training(
+    experiment: Experiment, at: Layout, world: World, run: str, resume: Path | None, allowed: Allowed = NOTHING
+) -> None:
     """Write runs/RUN/: a checkpoint at the last update, the global history, and per rank what it started from, its
     history and its parameters.
     """
-    prepared = read_prepared(experiment, at)
+    prepared = read_prepared(experiment, at, allowed.repartition)
     require_initial(at.initial)
     identity = run_identity(experiment, at)
     until = experiment.interrupt_at if run == "interrupt" else experiment.steps
     with process_group(experiment.resolved_backend, experiment.timeout_s):
-        state, start = _train_until(until, experiment, at, prepared, world, resume, identity)
+        state, start, identity = _train_until(until, experiment, at, prepared, world, resume, identity, allowed)
         write_run(at.run(run), state, start, identity, world)
 
 
@@ -96,11 +100,15 @@ def _train_until(
     world: World,
     resume: Path | None,
     identity: dict[str, Any],
-) -> tuple[TrainingState, StartRecord]:
+    allowed: Allowed,
+) -> tuple[TrainingState, StartRecord, dict[str, Any]]:
+    """The last is the identity of the run from here on, see checkpoint.load."""
     begun = begin(experiment, prepared, at.initial, world)
     state = begun.state
     if resume is not None:
-        load(resume, state, identity, world)
+        identity = load(resume, state, identity, world, allowed)
+        for line in told(identity):
+            log.warning("warning: not an exact run, %s", line)
         if state.step >= until:
             raise CheckpointError(f"{resume} is at update {state.step}, so nothing is left to do up to {until}")
     start = take_start(state, begun.when_seeded, world)
@@ -109,7 +117,7 @@ def _train_until(
     for record in tqdm(updates, total=until, initial=state.step, disable=None if world.is_main else True):
         if record["step"] % LINES_EVERY == 0 or record["step"] == until:
             log.info("update %d of %d: loss %.4f over %d units", record["step"], until, record["loss"], record["units"])
-    return state, start
+    return state, start, identity
 
 
 def write_run(
@@ -131,10 +139,11 @@ def write_run(
 
 
 def run_identity(experiment: Experiment, at: Layout) -> dict[str, Any]:
-    """What two runs must have in common to be the same path: settings, data, order, weights, versions, threads."""
+    """What two runs must have in common to be one path: settings, data, order, weights, code, versions, threads."""
     settings = {name: value for name, value in dump(experiment).items() if name not in NOT_IDENTITY}
     files = {"plan.json": sha256(at.plan), "rows.jsonl": sha256(at.rows), "initial.safetensors": sha256(at.initial)}
-    return settings | files | {"torch": torch.__version__, "python": sys.version.split()[0]}
+    code = code_of_training(experiment)
+    return settings | files | {"code": code, "torch": torch.__version__, "python": sys.version.split()[0]}
 
 
 def _run_name(own: argparse.Namespace) -> str:
@@ -149,6 +158,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     which.add_argument(
         "--resume", type=Path, metavar="PATH", help="a checkpoint, e.g. results/EXP/runs/interrupt/step-0050"
     )
+    add_flags(parser)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,8 @@ ROOMS = [
     "normalization",
     "formulas",
     "checkpoint_files",
+    "identity",
+    "checkpoint_contents",
     "start_files",
     # no torch up to here, nor in what reads and judges files
     "steps",
@@ -55,6 +57,7 @@ ROOMS = [
     "reference",
     "gradients",
     "evaluation",
+    "checkpoint_fit",
     "checkpoint",
     "start",
     "trainer",

@@ -102,3 +102,22 @@ def test_digests_are_sha256_by_path(tmp_path):
     assert list(found) == [str(tmp_path / "a"), str(tmp_path / "b")]
     assert found[str(tmp_path / "b")] == of_abc
     assert json.loads(to_json(found)) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('{"a": NaN}', "NaN is not a finite number"),
+        ("[-Infinity]", "-Infinity is not a finite number"),
+        ('{"a": [1e999]}', "1e999 is not a finite number"),
+        ('{"a": {"b": 1, "c": 2, "b": 1}}', "the field b stands there twice"),
+        ("[" * 10**5, "recursion"),
+    ],
+)
+def test_json_that_to_json_never_writes_is_refused(tmp_path, text, problem):
+    (tmp_path / "some.json").write_text(text)
+    with pytest.raises(EvidenceError, match=rf"some\.json is not valid JSON .*{problem}"):
+        read_json(tmp_path / "some.json")
+    (tmp_path / "some.jsonl").write_text(text + "\n")
+    with pytest.raises(EvidenceError, match=rf"some\.jsonl, line 1: not valid JSON .*{problem}"):
+        read_json_lines(tmp_path / "some.jsonl")

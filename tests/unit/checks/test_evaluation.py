@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from ddp_tokens.checks.evaluation import check_evaluation, rounding, wrong_means
+from ddp_tokens.checks.evaluation import check_evaluation, judge_mean, rounding, wrong_means
 from ddp_tokens.errors import EvidenceError
 from ddp_tokens.files import digests, write_json
 
@@ -284,13 +284,7 @@ def test_accuracy_is_what_all_batches_got_right(tmp_path, changes):
     assert mean.first_difference["right_over_all_units"] == 0.5
 
 
-def test_a_loss_that_is_no_number_fails(tmp_path):
-    (tmp_path / "evaluation.json").write_text(json.dumps({"test": score([batch(math.nan, 1), batch(90.0, 9)])}))
-    write_json(
-        tmp_path / "lock.json", {"counts": {name: {"rows": 2, "supervised": 10} for name in ("test", "validation")}}
-    )
-    verdicts = {
-        verdict.case: verdict for verdict in check_evaluation(tmp_path / "evaluation.json", tmp_path / "lock.json")
-    }
-    assert verdicts["test.mean"].outcome == "fail"
-    json.dumps(verdicts["test.mean"].observed, allow_nan=False)
+def test_a_loss_that_is_no_number_fails():
+    mean = judge_mean("test", score([batch(math.nan, 1), batch(90.0, 9)]), {})
+    assert (mean.case, mean.outcome) == ("test.mean", "fail")
+    json.dumps([mean.observed, mean.first_difference], allow_nan=False)

@@ -3,9 +3,11 @@
 import json
 import shutil
 
+import numpy
 import pytest
 from safetensors.numpy import load_file
 
+from ddp_tokens.checks.resume_diagnosis import of_parameters
 from ddp_tokens.checks.verdict import diagnosis_of, read_verdicts, write_verdicts
 from ddp_tokens.files import digests, read_json_lines, sha256, write_json_lines
 from tests.unit.checks.resumes import (
@@ -21,8 +23,8 @@ from tests.unit.checks.resumes import (
     verdicts_of,
 )
 
-OF_ALL = ["checkpoints_whole", "identity", "weights_moved", "parameters", "optimizer_state", "history"]
-CASES = [*OF_ALL, "start_rank_0", "rows_rank_0", "rank_0"]
+CAUSES = ["checkpoints_whole", "identity", "start_rank_0", "rows_rank_0"]
+CASES = [*CAUSES, "weights_moved", "parameters", "optimizer_state", "history", "rank_0"]
 
 
 def test_an_exact_resume_passes_every_case(runs, tmp_path):
@@ -57,7 +59,10 @@ def test_the_figures_and_the_criterion_of_each_verdict(runs):
     assert verdicts["weights_moved"].observed == moved
     values = sum(array.size for array in after.values())
     same = {"tensors": len(after), "values": values, "max_abs_difference": 0.0}
-    assert verdicts["parameters"].observed == verdicts["optimizer_state"].observed == same
+    for case, file in (("parameters", "model"), ("optimizer_state", "optimizer")):
+        arrays = load_file(checkpoint(runs, "continuous") / f"{file}.safetensors").values()
+        largest_value = max(float(abs(array).max()) for array in arrays)
+        assert verdicts[case].observed == same | {"largest_value": largest_value}
     bit_for_bit = "every value of the resumed run equals that of the continuous run, bit for bit"
     assert verdicts["parameters"].criterion == verdicts["optimizer_state"].criterion == bit_for_bit
     for case, words in CRITERIA.items():
@@ -66,7 +71,7 @@ def test_the_figures_and_the_criterion_of_each_verdict(runs):
 
 CRITERIA = {
     "checkpoints_whole": "are whole and of the same number of ranks",
-    "identity": "had the same settings, data, order of data, initial weights and versions",
+    "identity": "had the same settings, data, order of data, initial weights, code and versions",
     "weights_moved": "between the interruption and the end, every parameter changes",
     "history": "before and after the interruption, equal the continuous run's",
 }
@@ -112,7 +117,7 @@ def test_an_optimizer_that_keeps_nothing_proves_nothing(runs):
         edit_tensors(checkpoint(runs, run), "optimizer.safetensors", lambda tensors: tensors.clear())
     verdict = verdicts_of(runs)["optimizer_state"]
     assert (verdict.expected, verdict.outcome) == ("inconclusive", "inconclusive")
-    assert verdict.observed == {"tensors": 0, "values": 0, "max_abs_difference": 0.0}
+    assert verdict.observed == {"tensors": 0, "values": 0, "max_abs_difference": 0.0, "largest_value": 0.0}
     assert verdict.criterion.endswith(", bit for bit (there is no value to compare)")
 
 
@@ -260,3 +265,63 @@ def test_an_altered_checkpoint_fails_and_is_not_compared(runs, run):
     whole = verdicts["checkpoints_whole"]
     assert (whole.expected, whole.outcome) == ("pass", "fail")
     assert f"{run}/step-000{STEPS[run]}/model.safetensors was altered" in whole.first_difference["problem"]
+
+
+LET_DIFFER = [{"step": 2, "torch": {"from": "2.13.0", "to": "2.14.0"}}]
+
+
+def resumed_with_another_torch(runs, **more):
+    for run in STEPS:
+        edit_json(checkpoint(runs, run), "common.json", lambda common: common["identity"].update(torch="2.13.0"))
+    change = {"torch": "2.14.0", **more}
+    edit_json(checkpoint(runs, "resume"), "common.json", lambda common: common["identity"].update(change))
+
+
+def test_a_resume_that_was_let_differ_is_called_inexact(runs, tmp_path):
+    """Equal bits all the same, as here, are reported, and are not what is claimed."""
+    resumed_with_another_torch(runs, inexact=LET_DIFFER)
+    verdicts = verdicts_of(runs)
+    identity = verdicts.pop("identity")
+    assert (identity.expected, identity.outcome, identity.as_expected) == ("inconclusive", "inconclusive", True)
+    assert "inexact: --allow-inexact let torch differ, so equal bits are not claimed" in identity.criterion
+    assert identity.observed == {"fields": 3, "differing": ["inexact", "torch"], "inexact": LET_DIFFER}
+    assert identity.first_difference["interrupted"]["torch"] == "2.13.0"
+    assert {verdict.outcome for verdict in verdicts.values()} == {"pass"}
+    write_verdicts(tmp_path / "resume.json", "resume", [identity])
+    assert read_verdicts(tmp_path / "resume.json")[1] == [identity]
+
+
+def test_another_torch_that_was_not_allowed_fails(runs):
+    resumed_with_another_torch(runs)
+    failed = only_failure(runs, "identity")
+    assert (failed.expected, failed.observed) == ("pass", {"fields": 3, "differing": ["torch"]})
+    assert "inexact" not in failed.criterion
+
+
+@pytest.mark.parametrize("more", [{"seed": 18}, {"repartitioned": [{"step": 2, "world_size": {"from": 1, "to": 1}}]}])
+def test_inexact_excuses_nothing_else(runs, more):
+    resumed_with_another_torch(runs, inexact=LET_DIFFER, **more)
+    assert only_failure(runs, "identity").expected == "pass"
+
+
+@pytest.mark.parametrize(("steps", "diagnosis"), [(1, ("summed_in_another_order",)), (10**7, ())])
+def test_weights_that_differ_by_rounding_only_were_summed_in_another_order(runs, steps, diagnosis):
+    """Everything that was restored is right; one float32 in the last bit, and in its leading bits."""
+
+    def nudge_one(tensors):
+        name = max(tensors, key=lambda each: float(abs(tensors[each]).max()))
+        array = tensors[name].copy()
+        array.reshape(-1).view(numpy.int32)[abs(array).reshape(-1).argmax()] += steps
+        tensors[name] = array
+
+    edit_tensors(checkpoint(runs, "resume"), "model.safetensors", nudge_one)
+    verdict = only_failure(runs, "parameters")
+    assert verdict.diagnosis == diagnosis
+
+
+def test_where_a_cause_is_known_rounding_explains_nothing():
+    assert of_parameters(1e-9, 1.0, causes_excluded=True) == ("summed_in_another_order",)
+    assert of_parameters(1e-9, 1.0, causes_excluded=False) == ()
+    assert of_parameters(0.0, 1.0, causes_excluded=True) == ()
+    assert of_parameters(1.01e-4, 1.0, causes_excluded=True) == ()
+    assert of_parameters(0.99e-4, 1.0, causes_excluded=True) == ("summed_in_another_order",)

@@ -311,7 +311,7 @@ def rank_part(rank):
     return {"python": [rank], "numpy": [rank], "history": [{"step": 1, "rows": [rank]}]}
 
 
-COMMON = {"optimizer": {"lr": 0.5}, "history": [{"step": 1}]}
+COMMON = {"optimizer": {"lr": 0.5}, "history": [{"step": 1}], "extras": {}}
 
 
 def write_two_ranks(folder):
