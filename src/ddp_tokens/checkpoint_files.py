@@ -84,3 +84,18 @@ def require_same_identity(directory: Path | str, written: Mapping[str, Any], now
                 f"{directory} was written with {name} {written.get(name)}, this run has {now.get(name)}: "
                 "resume with the same settings, or start anew"
             )
+
+
+def newest_usable(runs: Path, identity: Mapping[str, Any], before: int) -> Path | None:
+    """The whole checkpoint of the latest update below `before` that a run of this identity could resume.
+
+    Looks in every folder of `runs`, hidden ones too: RUN/step-NNNN and .RUN.KEY/step-NNNN.
+    """
+    for directory in sorted(runs.glob("*/step-*"), key=lambda path: (len(path.name), path.name), reverse=True):
+        try:
+            if verify(directory)["step"] < before:
+                require_same_identity(directory, read_json(directory / COMMON)["identity"], identity)
+                return directory
+        except (CheckpointError, EvidenceError, OSError):
+            continue
+    return None
