@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from ddp_tokens.errors import CheckpointError, LaunchError
-from ddp_tokens.progress import UNWATCHED, Progress, comes_from_communication
+from ddp_tokens.progress import UNWATCHED, Progress
 from ddp_tokens.quiet import first_forward_without
 from ddp_tokens.world import World
 
@@ -54,8 +54,6 @@ def process_group(backend: str, timeout_s: int, progress: Progress = UNWATCHED) 
     try:
         yield
     except BaseException as error:
-        if not comes_from_communication(error):
-            progress.failed(f"{type(error).__name__}: {error}")
         traceback.clear_frames(error.__traceback__)  # they hold the DDP model
         raise
     finally:

@@ -21,7 +21,6 @@ SIZE = 2048  # bytes of the file; overwriting in place needs no space, so a full
 LONGEST_TEXT = 300  # characters of what a rank raised; escaped, each takes at most 6 bytes
 PROCESSES = Path("/proc")
 COMMUNICATION, REDUCING_BACKWARD = "communication", "reducing_backward"
-MARKS_OF_COMMUNICATION = ("gloo", "nccl", "wait timeout")
 LAUNCH_VARIABLES = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -110,14 +109,6 @@ class WrittenProgress(Progress):
     def _now(self, **changes: Any) -> None:
         self.place = replace(self.place, **{"since": time.time()} | changes)
         os.pwrite(self._descriptor, json.dumps(vars(self.place)).encode().ljust(SIZE), 0)
-
-
-def comes_from_communication(error: BaseException) -> bool:
-    """Is it a collective that failed? torch raises its own class, or a plain RuntimeError from gloo."""
-    if not isinstance(error, RuntimeError):
-        return False
-    own_class = any(kind.__name__ == "DistError" for kind in type(error).__mro__)
-    return own_class or any(mark in str(error).lower() for mark in MARKS_OF_COMMUNICATION)
 
 
 def launch_name(environment: Mapping[str, str]) -> str:

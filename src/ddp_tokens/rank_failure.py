@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from threading import Event, Thread, current_thread, main_thread
 from ddp_tokens.checkpoint_files import newest_usable
 from ddp_tokens.errors import RankFailedError, UserError
 from ddp_tokens.options import USER_ERROR
-from ddp_tokens.progress import Place, WrittenProgress, comes_from_communication, is_gone, read_places
+from ddp_tokens.progress import Place, WrittenProgress, is_gone, read_places
 from ddp_tokens.world import World
 
 LOOK_EVERY_S = 0.05
@@ -22,6 +23,7 @@ SETTLED_AFTER_S = 2.0
 GUARD_EVERY_S = 1.0
 # Longer than a rank needs that can still speak for itself.
 ENDED_AFTER_S = 5.0
+MARKS_OF_COMMUNICATION = ("gloo", "nccl", "connection", "timeout", "timed out")
 # Names of exceptions by which a rank is told to stop, by its launcher or by hand; no failure of its own.
 STOPPED = ("SignalException", "KeyboardInterrupt")
 
@@ -65,14 +67,24 @@ def waited_for(own: Place, places: Mapping[int, Place], size: int) -> Failure | 
     return Failure(behind.rank, "does not go on", behind) if behind.entered < own.entered else None
 
 
-def find_failure(own: Place, look: Callable[[], Mapping[int, Place]], size: int) -> Failure | None:
-    """Why the collective that `own` is in has failed. Looks again for a while: the others may be about to say so."""
+def speaks_of_communication(error: BaseException) -> bool:
+    """torch raises plain RuntimeErrors for gloo's, of many texts, as autograd does for what is wrong in a backward."""
+    return any(mark in str(error).lower() for mark in MARKS_OF_COMMUNICATION)
+
+
+def find_failure(own: Place, error: RuntimeError, look: Callable[[], Mapping[int, Place]], size: int) -> Failure | None:
+    """Why the collective that `own` is in has failed; None where `error` seems to be this rank's own.
+
+    Looks again for a while: the others may be about to say so.
+    """
     deadline = time.monotonic() + SETTLED_AFTER_S
     while True:
         places = look()
         failure = ended(own, places)
-        if failure or time.monotonic() > deadline:
-            return failure or stopped(places) or waited_for(own, places, size)
+        if failure:
+            return failure
+        if time.monotonic() > deadline:
+            return stopped(places) or (waited_for(own, places, size) if speaks_of_communication(error) else None)
         time.sleep(LOOK_EVERY_S)
 
 
@@ -119,11 +131,8 @@ class Watch:
 
 @contextmanager
 def watched(watch: Watch) -> Iterator[WrittenProgress]:
-    """Tell the others where this rank is, and end it when one of them has failed.
-
-    A collective that fails because of another rank becomes a RankFailedError that names it. What this rank raises by
-    itself stays as it is; where it is no sentence for users, notes say where it was. A rank that does not get that far,
-    asleep or busy, is ended `ENDED_AFTER_S` seconds after another has failed.
+    """Tell the others where this rank is, and end it `ENDED_AFTER_S` seconds after one of them has failed if it has not
+    ended by itself: it may be asleep, or busy. Around the process group; `explaining` goes inside.
     """
     progress = WrittenProgress(watch.folder, watch.world.rank, watch.launch)
     over = Event()
@@ -131,22 +140,37 @@ def watched(watch: Watch) -> Iterator[WrittenProgress]:
     guard.start()
     done = False
     try:
-        yield progress
+        with explaining(watch, progress):
+            yield progress
         done = True
+    finally:
+        over.set()
+        guard.join()
+        progress.close(remove=done)
+
+
+@contextmanager
+def explaining(watch: Watch, progress: WrittenProgress) -> Iterator[None]:
+    """Say why the block failed, before this rank leaves the process group and the others look for the reason.
+
+    A collective that fails because of another rank becomes a RankFailedError that names it. What this rank raises by
+    itself stays as it is; where it is no sentence for users, notes say where it was.
+    """
+    try:
+        yield
     except Exception as error:
+        if progress.place.raised is not None:
+            raise
         failure = _caused_by_another(watch, progress, error)
         if failure:
             progress.failed(f"RankFailedError: {failure}", failure.rank)
+            traceback.clear_frames(error.__traceback__)  # as process_group does: the cause would keep the model
             raise failure from error
         progress.failed(f"{type(error).__name__}: {error}")
         if not isinstance(error, UserError):
             error.add_note(f"this was rank {watch.world.rank} {_where(progress.place, time.time())}")
             error.add_note(resumable(watch.checkpoint()))
         raise
-    finally:
-        over.set()
-        guard.join()
-        progress.close(remove=done)
 
 
 def _caused_by_another(watch: Watch, progress: WrittenProgress, error: Exception) -> RankFailedError | None:
@@ -157,8 +181,8 @@ def _caused_by_another(watch: Watch, progress: WrittenProgress, error: Exception
     own = progress.place
     if type(error).__name__ in STOPPED:
         failure = ended(own, watch.places())
-    elif own.inside and comes_from_communication(error):
-        failure = find_failure(own, watch.places, watch.world.size)
+    elif own.inside and isinstance(error, RuntimeError):
+        failure = find_failure(own, error, watch.places, watch.world.size)
     else:
         return None
     return RankFailedError(watch.sentence(failure, own), failure.rank) if failure else None

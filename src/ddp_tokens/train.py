@@ -29,7 +29,7 @@ from ddp_tokens.inputs import Prepared, initial_model, read_prepared, require_in
 from ddp_tokens.layout import Layout, checkpoint_name
 from ddp_tokens.options import parse, run_as_program
 from ddp_tokens.progress import WrittenProgress, launch_name
-from ddp_tokens.rank_failure import Watch, checkpoint_finder, watched
+from ddp_tokens.rank_failure import Watch, checkpoint_finder, explaining, watched
 from ddp_tokens.rank_log import RankLog
 from ddp_tokens.start import StartRecord, take_start, write_start
 from ddp_tokens.steps import dump
@@ -73,7 +73,11 @@ def run_training(experiment: Experiment, at: Layout, world: World, run: str, res
         PROGRAM,
         checkpoint_finder(at.run(run).parent, identity, until),
     )
-    with watched(watch) as progress, process_group(experiment.resolved_backend, experiment.timeout_s, progress):
+    with (
+        watched(watch) as progress,
+        process_group(experiment.resolved_backend, experiment.timeout_s, progress),
+        explaining(watch, progress),
+    ):
         state, start = _train_until(until, experiment, at, prepared, world, resume, identity, progress)
         write_run(at.run(run), state, start, identity, world)
 

@@ -251,6 +251,6 @@ def test_under_a_launcher_the_rank_is_named_and_nobody_is_left(interrupted, laun
     tiny = interrupted(2)
     done = launched(tiny, launcher, fault, 3, 1)
     assert done.returncode != 0
-    assert f"ddp_tokens.train: rank 1 {what} in update 3, microbatch 1 (" in done.stderr, done.stderr
+    assert f": rank 1 {what} in update 3, microbatch 1 (" in done.stderr, done.stderr
     assert f"; the newest whole checkpoint is {tiny.interrupted}\n" in done.stderr
     assert_nobody_is_left(tiny.folder)
