@@ -17,8 +17,8 @@ from typing import Any
 from ddp_tokens.files import naming
 from ddp_tokens.world import World
 
-SIZE = 2048  # bytes of the file; overwriting in place needs no space, so a full disk does not silence a rank
-LONGEST_TEXT = 300  # characters of what a rank raised; escaped, each takes at most 6 bytes
+SIZE = 4096  # bytes of the file; overwriting in place needs no space, so a full disk does not silence a rank
+LONGEST_TEXT = 300  # characters of what a rank raised; escaped, each takes at most 12 bytes
 PROCESSES = Path("/proc")
 COMMUNICATION, REDUCING_BACKWARD = "communication", "reducing_backward"
 LAUNCH_VARIABLES = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT")
@@ -99,7 +99,7 @@ class WrittenProgress(Progress):
         self.seconds[kind] += time.perf_counter() - start
 
     def failed(self, raised: str, blames: int | None = None) -> None:
-        self._now(raised=raised[:LONGEST_TEXT], blames=blames, since=self.place.since)
+        self._now(raised=" ".join(raised.split())[:LONGEST_TEXT], blames=blames, since=self.place.since)
 
     def close(self, remove: bool) -> None:
         os.close(self._descriptor)
