@@ -48,7 +48,7 @@ def test_a_full_disk_names_the_file_that_was_meant_and_leaves_nothing(tmp_path, 
 
 def test_an_error_that_names_its_file_keeps_it(tmp_path):
     with pytest.raises(FileNotFoundError) as raised, replacing(tmp_path / "new.txt"):
-        open(tmp_path / "other.txt")
+        (tmp_path / "other.txt").read_bytes()
     assert raised.value.filename == str(tmp_path / "other.txt")
 
 
