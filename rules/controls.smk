@@ -6,10 +6,7 @@ rule control_cases:
     input:
         settings="results/controls/settings/control_cases.json",
     output:
-        rows="results/controls/corpus/rows.jsonl",
-        lock="results/controls/corpus/lock.json",
-        plan="results/controls/plan.json",
-        initial="results/controls/initial.safetensors",
+        trained=directory("results/controls/trained"),
         cases=directory("results/controls/cases"),
     log:
         "results/controls/logs/control_cases.log",
@@ -26,10 +23,7 @@ rule control_cases:
 rule control_ranks:
     input:
         settings="results/controls/settings/control_ranks.json",
-        rows=rules.control_cases.output.rows,
-        lock=rules.control_cases.output.lock,
-        plan=rules.control_cases.output.plan,
-        initial=rules.control_cases.output.initial,
+        trained=rules.control_cases.output.trained,
         cases=rules.control_cases.output.cases,
     output:
         left=directory("results/controls/ranks/{world_size}"),
@@ -50,7 +44,7 @@ rule control_ranks:
 rule control_table:
     input:
         settings="results/controls/settings/control_table.json",
-        lock=rules.control_cases.output.lock,
+        trained=rules.control_cases.output.trained,
         cases=rules.control_cases.output.cases,
         ranks=expand(
             "results/controls/ranks/{world_size}", world_size=CONTROL_WORLD_SIZES

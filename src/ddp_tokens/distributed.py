@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddp_tokens.errors import CheckpointError, LaunchError
 from ddp_tokens.progress import UNWATCHED, Progress
-from ddp_tokens.quiet import first_forward_without
+from ddp_tokens.quiet import first_synchronized_forward_without
 from ddp_tokens.world import World
 
 NONE_UNUSED = "find_unused_parameters=True was specified in DDP constructor, but did not find any unused parameters"
@@ -124,7 +124,7 @@ def wrap_for_ddp(model: torch.nn.Module, world: World) -> DistributedDataParalle
             device_ids=[world.device] if world.device.startswith("cuda") else None,
             find_unused_parameters=True,
         )
-    first_forward_without(wrapped, NONE_UNUSED)
+    first_synchronized_forward_without(wrapped, NONE_UNUSED)
     return wrapped
 
 

@@ -6,7 +6,8 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-import torch
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.hooks import RemovableHandle
 
 STDERR = 2
 
@@ -30,17 +31,19 @@ def stderr_without(text: str) -> Iterator[None]:
                     os.write(STDERR, line)
 
 
-def first_forward_without(model: torch.nn.Module, text: str) -> None:
-    """Keep one line off standard error in the model's next forward, and in no other."""
+def first_synchronized_forward_without(model: DistributedDataParallel, text: str) -> None:
+    """Keep one line off standard error in the model's next forward outside of no_sync, and in no other."""
     inside = ExitStack()
 
     def before(*_: object) -> None:
-        inside.enter_context(stderr_without(text))
-        starts.remove()
+        if model.require_backward_grad_sync:
+            starts.remove()
+            inside.enter_context(stderr_without(text))
+            ends.append(model.register_forward_hook(after, always_call=True))
 
     def after(*_: object) -> None:
+        ends.pop().remove()
         inside.close()
-        ends.remove()
 
+    ends: list[RemovableHandle] = []
     starts = model.register_forward_pre_hook(before)
-    ends = model.register_forward_hook(after, always_call=True)

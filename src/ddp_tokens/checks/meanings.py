@@ -23,6 +23,8 @@ MEANINGS = {
     resume_diagnosis.DRAWN_FROM_AFTER_RESTORING: "numbers are drawn after the generators were restored",
     resume_diagnosis.OPTIMIZER_STATE_LOST: "the optimizer starts without its state, such as momentum",
     resume_diagnosis.HISTORY_NOT_CONTINUED: "the history starts anew at the resume",
+    resume_diagnosis.SUMMED_IN_ANOTHER_ORDER: "everything that was restored is right, and the weights differ by "
+    "rounding: ranks add gradients in another order than before",
     replicas.WEIGHTS_DIFFER_AT_START: "ranks hold other weights before the first update",
     replicas.RANKS_DRIFT_APART: "ranks start alike and end with other weights",
     evaluation.PADDED_DUPLICATES: "a sampler repeats rows until all ranks have the same number",

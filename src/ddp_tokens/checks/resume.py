@@ -1,6 +1,7 @@
 """Is the interrupted and resumed run the uninterrupted one, bit for bit?"""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ from ddp_tokens import checkpoint_files as names
 from ddp_tokens.checks import resume_diagnosis as diagnosis
 from ddp_tokens.checks.resume_ranks import same_end, same_rows, same_start
 from ddp_tokens.checks.tensor_files import first_bit_difference, max_abs_difference, read_arrays
-from ddp_tokens.checks.verdict import INCONCLUSIVE, PASS, Verdict, outcome
+from ddp_tokens.checks.verdict import FAIL, INCONCLUSIVE, PASS, Verdict, outcome
 from ddp_tokens.errors import CheckpointError
 from ddp_tokens.files import digests, read_json, read_json_lines
 
@@ -24,15 +25,24 @@ def check_resume(interrupted: Path, continuous: Path, resumed: Path) -> list[Ver
     if whole.outcome != PASS:
         return [whole]
     ranks = range(world_size)
-    return [
-        whole,
+    causes = [
         _same_identity(checkpoints),
-        _moved(interrupted, continuous),
-        _same_tensors("parameters", names.MODEL, resumed, continuous),
-        _same_tensors("optimizer_state", names.OPTIMIZER, resumed, continuous),
-        _same_history(interrupted, resumed, continuous),
         *(same_start(rank, world_size, interrupted, resumed, continuous) for rank in ranks),
         *(same_rows(rank, interrupted, resumed, continuous) for rank in ranks),
+    ]
+    parameters = _same_tensors("parameters", names.MODEL, resumed, continuous)
+    found = diagnosis.of_parameters(
+        parameters.observed["max_abs_difference"],
+        parameters.observed["largest_value"],
+        all(verdict.outcome == PASS for verdict in causes),
+    )
+    return [
+        whole,
+        *causes,
+        _moved(interrupted, continuous),
+        replace(parameters, diagnosis=found if parameters.outcome == FAIL else ()),
+        _same_tensors("optimizer_state", names.OPTIMIZER, resumed, continuous),
+        _same_history(interrupted, resumed, continuous),
         *(same_end(rank, resumed, continuous) for rank in ranks),
     ]
 
@@ -118,6 +128,7 @@ def _same_tensors(case: str, file: str, resumed: Path, continuous: Path) -> Verd
             "tensors": len(right),
             "values": sum(array.size for array in right.values()),
             "max_abs_difference": max_abs_difference(left, right),
+            "largest_value": max((float(abs(array).max()) for array in right.values() if array.size), default=0.0),
         },
         evidence=digests(paths),
         first_difference=difference,

@@ -9,6 +9,7 @@ from ddp_tokens.layout import Layout
 EVALUATION = "evaluation"
 RIGHT_WAY, MEAN_OF_BATCH_MEANS, PADDED_SAMPLER = "evaluate", "mean_of_batch_means", "padded_sampler"
 SPLITS = ("validation", "test")
+TRAINED = 2  # the number of ranks whose corpus and weights are scored, by any number of ranks
 
 
 @dataclass(frozen=True)

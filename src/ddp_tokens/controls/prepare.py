@@ -3,8 +3,10 @@
 from functools import partial
 
 from ddp_tokens.config import Experiment, GeneratedCorpus
+from ddp_tokens.controls import resume_cases
 from ddp_tokens.controls.gradient_cases import case_layout
 from ddp_tokens.controls.gradient_windows import CASES, Case, prepare_case
+from ddp_tokens.controls.resume_cases import trained_layout
 from ddp_tokens.controls.workloads import workload_of
 from ddp_tokens.determinism import make_deterministic
 from ddp_tokens.errors import ConfigError
@@ -16,13 +18,17 @@ from ddp_tokens.tensors import save_tensors
 
 
 def prepare_controls(experiment: Experiment, at: Layout) -> None:
-    """Corpus, plan and initial weights of the runs; below cases/CASE the same, and references, of each window."""
+    """Below trained/W corpus, plan and initial weights of the runs of W ranks; below cases/CASE the same, and
+    references, of each window whose gradients are compared.
+    """
     make_deterministic(experiment.threads_per_rank)
     corpus = experiment.corpus
     if not isinstance(corpus, GeneratedCorpus):
         raise ConfigError("config/controls.yaml: field 'corpus' must be generated: the controls make rows to measure")
-    prepare(experiment, at.rows, at.lock, at.plan)
-    write_initial_weights(experiment, at)
+    for size in resume_cases.WORLD_SIZES:
+        of_size, trained = experiment.model_copy(update={"world_size": size}), trained_layout(at.root, size)
+        prepare(of_size, trained.rows, trained.lock, trained.plan)
+        write_initial_weights(of_size, trained)
     for case in CASES.values():
         _write_case(case, experiment, corpus, case_layout(at.root, case))
 

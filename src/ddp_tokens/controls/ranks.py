@@ -20,6 +20,7 @@ from ddp_tokens.controls import evaluation_cases, evaluations, resume_cases, res
 from ddp_tokens.controls.gradient_cases import WINDOW, Variant, case_layout, of_world_size, ranks_layout
 from ddp_tokens.controls.gradient_windows import COMPARED
 from ddp_tokens.controls.gradients import ways
+from ddp_tokens.controls.resume_cases import trained_layout
 from ddp_tokens.controls.workloads import workload_of
 from ddp_tokens.determinism import make_deterministic
 from ddp_tokens.distributed import barrier, process_group, wrap_for_ddp
@@ -35,7 +36,6 @@ from ddp_tokens.workloads import load
 from ddp_tokens.world import World, world_from_environment
 
 PROGRAM = "ddp_tokens.controls.ranks"
-RANKS_THAT_RESUME = 2  # with more, DDP's buckets make a resume inexact by themselves
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -50,9 +50,10 @@ def main(arguments: Sequence[str]) -> int:
         barrier()
         for variant in of_world_size(size):
             run_variant(variant, experiment, case_layout(at.root, variant.case), left, world)
-        run_evaluations(experiment, at, left, world)
-        if size == RANKS_THAT_RESUME:
-            resumes.run_all(experiment, at, partial(resume_cases.layout_of, left), world)
+        run_evaluations(experiment, trained_layout(at.root, evaluation_cases.TRAINED), left, world)
+        if size in resume_cases.WORLD_SIZES:
+            of_size = experiment.model_copy(update={"world_size": size})
+            resumes.run_all(of_size, trained_layout(at.root, size), partial(resume_cases.layout_of, left), world)
     return 0
 
 

@@ -1,6 +1,7 @@
 """The wrong resumes and replicas as a table: what must be said of each. No torch."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from ddp_tokens.checks.verdict import FAIL, PASS
 from ddp_tokens.config import Experiment
@@ -24,6 +25,7 @@ class Case:
     twice: bool = False
     alone: bool = False
     what: str = ""
+    world_size: int = 2
 
 
 CASES = (
@@ -33,6 +35,17 @@ CASES = (
     Case("resumed_without_dropout", RESUME, PASS, alone=True, what="no dropout, so that no number is drawn"),
     Case("resumed_in_float64", RESUME, PASS, alone=True, what="the model in float64"),
     Case("resumed_with_tied_weights", RESUME, PASS, alone=True, what="the head shares the embedding's weights"),
+    *(
+        Case(f"resumed_{times}_on_{size}_ranks", RESUME, PASS, (), times == "twice", world_size=size, what=what)
+        for size in (3, 4)
+        for times, what in (("once", "interrupted once"), ("twice", "interrupted and resumed two times"))
+    ),
+    Case(
+        *("default_bucket_layout", RESUME, FAIL, ("summed_in_another_order",)),
+        alone=True,
+        what="DDP as it comes, which lays out its buckets anew after the first window of a process",
+        world_size=3,
+    ),
     Case("generators_not_restored", RESUME, FAIL, ("generators_not_restored",)),
     Case("only_seed_restored", RESUME, FAIL, ("only_seed_restored",)),
     Case(
@@ -65,6 +78,18 @@ CASES = (
         what="the whole run stands inside no_sync, so that each rank follows its own gradient",
     ),
 )
+
+
+WORLD_SIZES = tuple(sorted({case.world_size for case in CASES}))
+
+
+def of_world_size(world_size: int) -> list[Case]:
+    return [case for case in CASES if case.world_size == world_size]
+
+
+def trained_layout(root: Path, world_size: int) -> Layout:
+    """Corpus, plan and initial weights of the runs of that many ranks."""
+    return Layout(root / "trained" / str(world_size))
 
 
 def layout_of(left: Layout, name: str) -> Layout:

@@ -1,7 +1,7 @@
 """Resumes and replicas with one thing wrong in each, composed from the functions that a right run uses.
 
 Every variant begins as a new process would: it seeds, builds the model with the initial weights, wraps it and builds
-the optimizer, and only then loads. Two ranks: DDP's buckets make a resume of more ranks inexact by themselves.
+the optimizer, and only then loads.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from ddp_tokens.checkpoint import TrainingState, load
 from ddp_tokens.checkpoint_files import COMMON
 from ddp_tokens.config import Experiment
-from ddp_tokens.controls.resume_cases import SHARED, second_interruption
+from ddp_tokens.controls.resume_cases import SHARED, of_world_size, second_interruption
 from ddp_tokens.corpora.rows import UNSUPERVISED, Row
 from ddp_tokens.determinism import seed_rank
 from ddp_tokens.distributed import barrier, wrap_for_ddp
@@ -78,8 +79,8 @@ def run_all(experiment: Experiment, source: Layout, into: Callable[[str], Layout
     given.finish(given.begun(), shared.run("interrupt"), experiment.interrupt_at)
     given.finish(given.begun(), shared.run("continuous"))
     interrupted = shared.checkpoint("interrupt", experiment.interrupt_at)
-    for variant in VARIANTS:
-        variant(given, interrupted, into(variant.__name__))
+    for case in of_world_size(world.size):
+        VARIANTS[case.name](given, interrupted, into(case.name))
 
 
 def resumed_once(given: Given, interrupted: Path, at: Layout) -> None:
@@ -184,6 +185,11 @@ def history_not_continued(given: Given, interrupted: Path, at: Layout) -> None:
     given.finish(replace(begun, state=state), at.run("resume"))
 
 
+def default_bucket_layout(given: Given, interrupted: Path, at: Layout) -> None:
+    """Without what wrap_for_ddp asks of DDP."""
+    _three_runs(replace(given, alter=_with_default_layout), at)
+
+
 def replicas_kept_equal(given: Given, interrupted: Path, at: Layout) -> None:
     given.finish(given.begun(), at.run("continuous"))
 
@@ -205,26 +211,34 @@ def all_reduce_skipped_in_training(given: Given, interrupted: Path, at: Layout) 
         given.finish(begun, at.run("continuous"))
 
 
-VARIANTS: tuple[Variant, ...] = (
-    resumed_once,
-    resumed_twice,
-    resumed_with_adamw,
-    resumed_without_dropout,
-    resumed_in_float64,
-    resumed_with_tied_weights,
-    generators_not_restored,
-    only_seed_restored,
-    restored_before_a_skip_that_draws,
-    momentum_lost,
-    position_off_by_one,
-    position_reset,
-    another_corpus,
-    rank_files_swapped,
-    history_not_continued,
-    replicas_kept_equal,
-    weights_perturbed_after_wrapping,
-    all_reduce_skipped_in_training,
-)
+VARIANTS: Mapping[str, Variant] = {
+    **{
+        variant.__name__: variant
+        for variant in (
+            resumed_once,
+            resumed_twice,
+            resumed_with_adamw,
+            resumed_without_dropout,
+            resumed_in_float64,
+            resumed_with_tied_weights,
+            generators_not_restored,
+            only_seed_restored,
+            restored_before_a_skip_that_draws,
+            momentum_lost,
+            position_off_by_one,
+            position_reset,
+            another_corpus,
+            rank_files_swapped,
+            history_not_continued,
+            replicas_kept_equal,
+            weights_perturbed_after_wrapping,
+            all_reduce_skipped_in_training,
+            default_bucket_layout,
+        )
+    },
+    **{f"resumed_once_on_{size}_ranks": resumed_once for size in (3, 4)},
+    **{f"resumed_twice_on_{size}_ranks": resumed_twice for size in (3, 4)},
+}
 
 
 @dataclass
@@ -258,6 +272,13 @@ def _with_tied_weights(begun: Begun, world: World) -> Begun:
     bare: Any = begun.state.model
     bare.head.weight = bare.embedding.weight
     return _wrapped_again(begun, bare, world)
+
+
+def _with_default_layout(begun: Begun, world: World) -> Begun:
+    bare = begun.state.model
+    model = DistributedDataParallel(bare)
+    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
+    return replace(begun, model=model, state=TrainingState(bare, optimizer))
 
 
 def _wrapped_again(begun: Begun, bare: torch.nn.Module, world: World) -> Begun:

@@ -3,7 +3,7 @@
 `at`: the folder that holds what `controls.prepare` and `controls.ranks` left.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from ddp_tokens.config import Experiment
 from ddp_tokens.controls import evaluation_cases, gradient_cases, resume_cases
 from ddp_tokens.controls.gradient_cases import RIGHT, case_layout, ranks_layout
 from ddp_tokens.controls.judge import judge_evaluation, judge_gradient, judge_resume
+from ddp_tokens.controls.resume_cases import trained_layout
 from ddp_tokens.errors import GateError
 from ddp_tokens.files import read_json
 from ddp_tokens.layout import Layout
@@ -22,7 +23,6 @@ from ddp_tokens.layout import Layout
 COLUMNS = ("name", "kind", "check", "expected", "outcome", "diagnosis", "error", "tolerance", "power")
 MORE_COLUMNS = ("expected_diagnosis", "as_expected")
 NUMBERS = ("error", "tolerance", "power")
-RANKS_THAT_RESUME = 2
 
 
 @dataclass(frozen=True)
@@ -53,12 +53,14 @@ def _gradients(experiment: Experiment, at: Layout) -> list[Judged]:
 
 
 def _resumes(experiment: Experiment, at: Layout) -> list[Judged]:
-    into = partial(resume_cases.layout_of, ranks_layout(at.root, RANKS_THAT_RESUME))
+    def into(case: resume_cases.Case) -> Callable[[str], Layout]:
+        return partial(resume_cases.layout_of, ranks_layout(at.root, case.world_size))
+
     return [
         Judged(
             case.check if case.expected == FAIL else RIGHT,
             case.check,
-            all_of(case.name, case.expected, case.diagnosis, judge_resume(case, experiment, into)),
+            all_of(case.name, case.expected, case.diagnosis, judge_resume(case, experiment, into(case))),
             what_of(case),
         )
         for case in resume_cases.CASES
@@ -66,6 +68,7 @@ def _resumes(experiment: Experiment, at: Layout) -> list[Judged]:
 
 
 def _evaluations(at: Layout) -> list[Judged]:
+    trained = trained_layout(at.root, evaluation_cases.TRAINED)
     return [
         Judged(
             evaluation_cases.EVALUATION if case.expected == FAIL else RIGHT,
@@ -74,7 +77,7 @@ def _evaluations(at: Layout) -> list[Judged]:
                 case.name,
                 case.expected,
                 case.diagnosis,
-                judge_evaluation(case, at, ranks_layout(at.root, case.world_size)),
+                judge_evaluation(case, trained, ranks_layout(at.root, case.world_size)),
             ),
             what_of(case),
         )
