@@ -13,7 +13,7 @@ from ddp_tokens import checkpoint_files as names
 from ddp_tokens.checkpoint_contents import Contents, read_contents, require_together
 from ddp_tokens.checkpoint_fit import require_extras, require_generators, require_optimizer, require_weights
 from ddp_tokens.determinism import seed_new_rank
-from ddp_tokens.distributed import barrier, sum_over_ranks
+from ddp_tokens.distributed import sum_over_ranks, together
 from ddp_tokens.errors import CheckpointError, UserError
 from ddp_tokens.files import from_json, sha256, sha256_of_json, sync_directory, to_json, write_json
 from ddp_tokens.generators import Generators, read_generators, restore_generators
@@ -53,21 +53,28 @@ def save(directory: Path, state: TrainingState, identity: Mapping[str, Any], wor
     """Every rank calls this. The checkpoint appears under its name only when all of its files are on disk.
 
     `identity`: what a resume must agree with, by name; see `identity.continued`.
+    When a rank cannot write, as on a full disk, it raises its OSError and the others CheckpointError; what was there
+    before stays, and nothing else does.
     """
     temporary = directory.with_name(f".{directory.name}.tmp")
-    if world.is_main:
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
-    barrier()
-    _write_rank_part(temporary, state, identity, world)
-    if world.is_main:
-        _write_common_part(temporary, state, identity)
-    barrier()
-    if world.is_main:
-        write_json(temporary / names.MANIFEST, names.make_manifest(temporary, state.step, world.size))
-        sync_directory(temporary)
-        _replace_directory(temporary, directory)
-    barrier()
+    try:
+        with together(f"begin {directory}", world):
+            if world.is_main:
+                shutil.rmtree(temporary, ignore_errors=True)
+                temporary.mkdir(parents=True)
+        with together(f"write {directory}", world):
+            _write_rank_part(temporary, state, identity, world)
+            if world.is_main:
+                _write_common_part(temporary, state, identity)
+        with together(f"complete {directory}", world):
+            if world.is_main:
+                write_json(temporary / names.MANIFEST, names.make_manifest(temporary, state.step, world.size))
+                sync_directory(temporary)
+                _replace_directory(temporary, directory)
+    except (OSError, CheckpointError):
+        if world.is_main:
+            shutil.rmtree(temporary, ignore_errors=True)
+        raise
 
 
 def load(

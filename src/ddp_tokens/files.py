@@ -13,13 +13,24 @@ from ddp_tokens.errors import EvidenceError
 
 
 @contextmanager
+def naming(path: Path | str) -> Iterator[None]:
+    """An OSError of the block that names no file, as that of a write to a full disk, names this one."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = str(path)
+        raise
+
+
+@contextmanager
 def replacing(path: Path | str) -> Iterator[IO[bytes]]:
     """Yield a temporary file that takes the name `path`, synced to disk, once the block ends without error."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with open(temporary, "wb") as stream:
+        with naming(path), open(temporary, "wb") as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())

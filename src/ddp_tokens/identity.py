@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ddp_tokens.errors import CheckpointError, ConfigError
+from ddp_tokens.checkpoint_files import COMMON, verify
+from ddp_tokens.errors import CheckpointError, ConfigError, EvidenceError
+from ddp_tokens.files import read_json
 
 ONLY_BITS = ("threads_per_rank", "torch", "python")  # another value gives the same run, apart from rounding
 INEXACT, REPARTITIONED = "inexact", "repartitioned"
@@ -133,3 +135,19 @@ def _sentence(
     if name == "plan.json" and allowed.repartition:
         return f"{what}: prepare with the world_size that the first plan was made for; its windows are dealt from there"
     return f"{what}: resume with the same settings, or start anew"
+
+
+def newest_usable(runs: Path, identity: Mapping[str, Any], before: int) -> Path | None:
+    """The whole checkpoint of the latest update below `before` that a run of this identity could resume.
+
+    Looks in every folder of `runs`, hidden ones too: RUN/step-NNNN and .RUN.KEY/step-NNNN.
+    """
+    for directory in sorted(runs.glob("*/step-*"), key=lambda path: (len(path.name), path.name), reverse=True):
+        try:
+            step = verify(directory)["step"]
+            if step < before:
+                continued(directory, read_json(directory / COMMON)["identity"], identity, step, NOTHING)
+                return directory
+        except (CheckpointError, EvidenceError, OSError, KeyError):
+            continue
+    return None

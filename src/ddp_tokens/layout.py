@@ -49,6 +49,10 @@ class Layout:
     def run(self, name: str) -> Path:
         return self.root / "runs" / name
 
+    def rank_logs(self, run: str) -> Path:
+        """Where each rank was and how long it took: different in each rebuild, hence below logs/."""
+        return self.root / "logs" / "ranks" / run
+
     def checkpoint(self, run: str, step: int) -> Path:
         return self.run(run) / checkpoint_name(step)
 

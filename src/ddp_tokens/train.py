@@ -29,6 +29,9 @@ from ddp_tokens.identity import NOTHING, Allowed, add_flags, allowed_by, told
 from ddp_tokens.inputs import Prepared, initial_model, read_prepared, require_initial
 from ddp_tokens.layout import Layout, checkpoint_name
 from ddp_tokens.options import parse, run_as_program
+from ddp_tokens.progress import WrittenProgress, launch_name
+from ddp_tokens.rank_failure import Watch, checkpoint_finder, explaining, watched
+from ddp_tokens.rank_log import RankLog
 from ddp_tokens.start import StartRecord, take_start, write_start
 from ddp_tokens.steps import code_of_training, dump
 from ddp_tokens.tensors import save_tensors, weights_of
@@ -67,8 +70,21 @@ def run_training(
     require_initial(at.initial)
     identity = run_identity(experiment, at)
     until = experiment.interrupt_at if run == "interrupt" else experiment.steps
-    with process_group(experiment.resolved_backend, experiment.timeout_s):
-        state, start, identity = _train_until(until, experiment, at, prepared, world, resume, identity, allowed)
+    watch = Watch(
+        at.rank_logs(run),
+        world,
+        launch_name(os.environ),
+        PROGRAM,
+        checkpoint_finder(at.run(run).parent, identity, until),
+    )
+    with (
+        watched(watch) as progress,
+        process_group(experiment.resolved_backend, experiment.timeout_s, progress),
+        explaining(watch, progress),
+    ):
+        state, start, identity = _train_until(
+            until, experiment, at, prepared, world, resume, identity, allowed, progress
+        )
         write_run(at.run(run), state, start, identity, world)
 
 
@@ -101,6 +117,7 @@ def _train_until(
     resume: Path | None,
     identity: dict[str, Any],
     allowed: Allowed,
+    progress: WrittenProgress,
 ) -> tuple[TrainingState, StartRecord, dict[str, Any]]:
     """The last is the identity of the run from here on, see checkpoint.load."""
     begun = begin(experiment, prepared, at.initial, world)
@@ -113,8 +130,10 @@ def _train_until(
             raise CheckpointError(f"{resume} is at update {state.step}, so nothing is left to do up to {until}")
     start = take_start(state, begun.when_seeded, world)
     clip_norm = experiment.optimizer.clip_norm
-    updates = train(begun.model, state, begun.workload, prepared.plan, prepared.rows, world, until, clip_norm)
+    updates = train(begun.model, state, begun.workload, prepared.plan, prepared.rows, world, until, clip_norm, progress)
+    rank_log = RankLog(progress.path.parent, world.rank, state.step, world.size)
     for record in tqdm(updates, total=until, initial=state.step, disable=None if world.is_main else True):
+        rank_log.update(record, state.rank_history[-1], progress)
         if record["step"] % LINES_EVERY == 0 or record["step"] == until:
             log.info("update %d of %d: loss %.4f over %d units", record["step"], until, record["loss"], record["units"])
     return state, start, identity

@@ -7,6 +7,7 @@ import json
 import pickle
 import random
 import shutil
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy
@@ -50,8 +51,13 @@ def save_for_two(directory, state, identity, monkeypatch):
             checkpoint._write_rank_part(temporary, state, identity, WORLDS[1])
             torch.set_rng_state(generators)
 
+    @contextmanager
+    def together(*_):
+        yield
+        second_rank()
+
     with monkeypatch.context() as patched:
-        patched.setattr(checkpoint, "barrier", second_rank)
+        patched.setattr(checkpoint, "together", together)
         save(directory, state, identity, WORLDS[0])
 
 
