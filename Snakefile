@@ -8,6 +8,7 @@ from ddp_tokens.workflow import (
     Experiments,
     put_this_python_first,
 )
+from ddp_tokens.watching import SNAKEMAKE, sign_as
 from snakemake.exceptions import WorkflowError
 
 
@@ -18,6 +19,7 @@ report: "report/workflow.rst"
 
 
 put_this_python_first(os.environ)
+sign_as(SNAKEMAKE, os.environ)  # jobs end with this process
 
 try:
     experiments = Experiments(config)
@@ -31,6 +33,7 @@ wildcard_constraints:
 
 
 onstart:
+    experiments.require_alone()
     experiments.require_ready()
 
 

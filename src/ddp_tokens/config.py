@@ -161,6 +161,10 @@ class Experiment(Section):
     optimizer: Optimizer = Field(Optimizer(), description="how weights are updated")
     steps: Positive = Field(100, description="updates of the whole run")
     interrupt_at: Positive = Field(50, description="update after which the interrupted run stops; before `steps`")
+    checkpoint_every: NonNegative = Field(
+        10, description="updates between the working checkpoints from which a killed run continues; 0 for none"
+    )
+    keep: Positive = Field(2, description="number of working checkpoints that are kept while a run goes on")
     batch: Positive = Field(8, description="rows per rank and microbatch")
     accumulation: Positive = Field(2, description="microbatches per rank and update (gradient accumulation)")
     world_size: Positive = Field(2, description="number of ranks")

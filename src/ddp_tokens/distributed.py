@@ -1,5 +1,6 @@
 """The process group: in and out, sums over ranks, time limits."""
 
+import os
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 from ddp_tokens.errors import CheckpointError, LaunchError
@@ -28,9 +30,15 @@ def init_distributed(
 
     Returns (rank, world size). With `env://` both come from torchrun's variables.
     """
-    dist.init_process_group(
-        backend, init_method=init_method, rank=rank, world_size=world_size, timeout=timedelta(seconds=timeout_s)
-    )
+    limit = timedelta(seconds=timeout_s)
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if init_method == "env://" and attempt != "0":
+        # torchrun keeps one store for all its restarts, and gloo would find in it the addresses of ranks that are gone.
+        store, rank, world_size = next(rendezvous(init_method, timeout=limit))
+        own = dist.PrefixStore(f"attempt-{attempt}", store)
+        dist.init_process_group(backend, store=own, rank=rank, world_size=world_size, timeout=limit)
+    else:
+        dist.init_process_group(backend, init_method=init_method, rank=rank, world_size=world_size, timeout=limit)
     return dist.get_rank(), dist.get_world_size()
 
 
@@ -137,6 +145,15 @@ def global_count(local_count: int, device: str = "cpu") -> int:
 def sum_over_ranks(values: Sequence[float], device: str = "cpu", what: str = "sums") -> list[float]:
     """Element-wise sums over ranks, in float64: one all-reduce."""
     return _summed(torch.tensor(values, dtype=torch.float64, device=device), what)
+
+
+def largest_over_ranks(value: int, device: str = "cpu") -> int:
+    """One all-reduce of an int64. What only rank 0 knows reaches the others so, when they give something smaller."""
+    number = torch.tensor(value, dtype=torch.int64, device=device)
+    with _progress.get().entered("all-reduce of the largest"):
+        if dist.is_initialized():
+            dist.all_reduce(number, op=dist.ReduceOp.MAX)
+        return int(number)
 
 
 def _summed(values: torch.Tensor, what: str) -> list[float]:

@@ -26,6 +26,7 @@ from ddp_tokens.options import parse, run_as_program
 from ddp_tokens.plan import microbatches_of, windows_to_compare
 from ddp_tokens.reference import DTYPES, gradients_of, named_gradients
 from ddp_tokens.tensors import save_tensors
+from ddp_tokens.watching import end_with, starters_of_rank
 from ddp_tokens.window import accumulate, count_window, sum_window
 from ddp_tokens.window_trace import trace
 from ddp_tokens.workloads import Workload, load
@@ -42,6 +43,7 @@ def main(arguments: Sequence[str]) -> int:
     world = claim_device(
         world_from_environment(os.environ, experiment.device, experiment.world_size), experiment.resolved_backend
     )
+    end_with(starters_of_rank(os.environ))
     make_deterministic(experiment.threads_per_rank)
     prepared = read_prepared(experiment, at)
     with process_group(experiment.resolved_backend, experiment.timeout_s):

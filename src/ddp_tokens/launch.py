@@ -2,25 +2,28 @@
 
     python -m ddp_tokens.launch --nproc-per-node=2 -m ddp_tokens.train --config config/minimum.yaml
 
-sets the same variables as `torchrun --standalone` does. torchrun imports torch once per rank and once for itself, and
-each rank imports torch's compiler when it first makes an optimizer; here that happens once. CPU only: a forked process
-cannot use CUDA.
+sets the same variables as `torchrun --standalone` does, and passes SIGTERM and SIGUSR1 on to the ranks. torchrun
+imports torch once per rank and once for itself, and each rank imports torch's compiler when it first makes an
+optimizer; here that happens once. CPU only: a forked process cannot use CUDA.
 """
 
 import argparse
 import importlib
 import logging
+import os
 import signal
 import sys
 import traceback
 import uuid
 from collections.abc import Sequence
+from types import FrameType
 
 from ddp_tokens.options import run_as_program
+from ddp_tokens.stopping import SIGNALLED
+from ddp_tokens.watching import LAUNCHER, end_with, sign_as, snakemake_of
 
 # A rank has said what is wrong by itself; these would add a page about the same exit code.
 SILENCED_LOGGERS = ("torch.distributed.elastic.multiprocessing.api", "torch.multiprocessing.spawn")
-SIGNALLED = 128
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -32,6 +35,7 @@ def main(arguments: Sequence[str]) -> int:
     own = parser.parse_args(arguments)
     if own.nproc_per_node < 1:
         parser.error(f"--nproc-per-node must be 1 or more, not {own.nproc_per_node}")
+    end_with(snakemake_of(os.environ), first=lambda: os.kill(os.getpid(), signal.SIGTERM))
     return launch(own.module, own.arguments, own.nproc_per_node)
 
 
@@ -43,6 +47,8 @@ def launch(module: str, arguments: Sequence[str], ranks: int) -> int:
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     importlib.import_module(module)
+    signal.signal(signal.SIGUSR1, _pass_on)  # torch's agent passes SIGTERM, SIGINT and SIGHUP on by itself
+    sign_as(LAUNCHER, os.environ)
     for name in SILENCED_LOGGERS:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     config = LaunchConfig(
@@ -66,6 +72,13 @@ def launch(module: str, arguments: Sequence[str], ranks: int) -> int:
     except SignalException as stop:
         return SIGNALLED + int(stop.sigval)
     return 0
+
+
+def _pass_on(number: int, frame: FrameType | None) -> None:
+    """The agent answers this exception by sending the signal to its ranks and waiting for them."""
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+
+    raise SignalException(f"signal {number}", sigval=signal.Signals(number))
 
 
 def _run_rank(module: str, arguments: Sequence[str]) -> None:

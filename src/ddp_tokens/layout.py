@@ -56,6 +56,13 @@ class Layout:
     def checkpoint(self, run: str, step: int) -> Path:
         return self.run(run) / checkpoint_name(step)
 
+    def working(self, run: str, key: str) -> Path:
+        """Working checkpoints: beside the run's folder, which Snakemake deletes before it starts the run again."""
+        return self.root / "runs" / f".{run}.{key}"
+
+    def run_lock(self, run: str) -> Path:
+        return self.root / "runs" / f".{run}.lock"
+
     @property
     def evaluation(self) -> Path:
         return self.root / "evaluation.json"

@@ -9,10 +9,10 @@ import torch
 
 from ddp_tokens.checkpoint import TrainingState, common_document, rank_document, split_optimizer
 from ddp_tokens.checkpoint_files import MODEL, OPTIMIZER
-from ddp_tokens.files import sha256_of_bytes, write_json
+from ddp_tokens.files import read_json, sha256_of_bytes, write_json
 from ddp_tokens.generators import read_generators
 from ddp_tokens.start_files import held_digests, start_state, start_tensors
-from ddp_tokens.tensors import save_tensors, tensor_bytes, weights_of
+from ddp_tokens.tensors import load_tensors, save_tensors, tensor_bytes, weights_of
 from ddp_tokens.world import World
 
 
@@ -50,3 +50,7 @@ def take_start(state: TrainingState, when_seeded: Mapping[str, str], world: Worl
 def write_start(ranks: Path, start: StartRecord, rank: int) -> None:
     write_json(ranks / start_state(rank), start.document)
     save_tensors(ranks / start_tensors(rank), start.generators)
+
+
+def read_start(ranks: Path, rank: int) -> StartRecord:
+    return StartRecord(read_json(ranks / start_state(rank)), load_tensors(ranks / start_tensors(rank)))

@@ -34,6 +34,7 @@ PLAN_FIELDS = ("seed", "corpus", "steps", "batch", "accumulation", "world_size")
 MODEL_FIELDS = ("workload", "model", "device", "threads_per_rank")
 RANK_FIELDS = ("world_size", "backend", "launcher", "timeout_s")
 TRAIN_FIELDS = tuple(dict.fromkeys((*PLAN_FIELDS, *MODEL_FIELDS, *RANK_FIELDS, "optimizer", "train_anyway")))
+RUN_FIELDS = (*TRAIN_FIELDS, "checkpoint_every", "keep")
 
 
 def _script(name: str, *fields: str) -> Step:
@@ -48,9 +49,9 @@ STEPS = {
     "check_parity": _script("check_parity", "tolerances"),
     "check_window": _script("check_window", "world_size"),
     "check_zero_window": _script("check_zero_window"),
-    "interrupt": Step("src/ddp_tokens/train.py", (*TRAIN_FIELDS, "interrupt_at")),
-    "continuous": Step("src/ddp_tokens/train.py", TRAIN_FIELDS),
-    "resume": Step("src/ddp_tokens/train.py", (*TRAIN_FIELDS, "interrupt_at")),
+    "interrupt": Step("src/ddp_tokens/train.py", (*RUN_FIELDS, "interrupt_at")),
+    "continuous": Step("src/ddp_tokens/train.py", RUN_FIELDS),
+    "resume": Step("src/ddp_tokens/train.py", (*RUN_FIELDS, "interrupt_at")),
     "check_resume": _script("check_resume", "steps", "interrupt_at"),
     "check_replicas": _script("check_replicas"),
     "check_checkpoints": _script("check_checkpoints"),
@@ -74,14 +75,18 @@ def view(experiment: Experiment, step: str) -> Experiment:
 
 def settings_document(experiment: Experiment, step: str) -> str:
     """The content of settings/STEP.json: what the step may read, and what it is made of."""
+    values = experiment.model_dump(mode="json", include=set(_fields(step)))
+    code = code_of(experiment, step)
+    return to_json({"step": step, "settings": values, "code": code, "lock_sha256": _digest(LOCK_FILE)})
+
+
+def code_of(experiment: Experiment, step: str) -> dict[str, str]:
+    """Source file -> SHA-256, of every file that the step runs, with this experiment's kind of work."""
     entries = [PROJECT_ROOT / STEPS[step].entry]
-    fields = _fields(step)
-    workload = module_path(f"ddp_tokens.workloads.{experiment.workload}") if "workload" in fields else None
+    workload = module_path(f"ddp_tokens.workloads.{experiment.workload}") if "workload" in _fields(step) else None
     if workload:
         entries.append(workload)
-    values = experiment.model_dump(mode="json", include=set(fields))
-    code = {name: digest for entry in entries for name, digest in _digests_of_sources(entry)}
-    return to_json({"step": step, "settings": values, "code": code, "lock_sha256": _digest(LOCK_FILE)})
+    return {name: digest for entry in entries for name, digest in _digests_of_sources(entry)}
 
 
 def code_of_training(experiment: Experiment) -> str:

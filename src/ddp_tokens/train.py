@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from tqdm import tqdm
 from ddp_tokens.checkpoint import TrainingState, load, save
 from ddp_tokens.config import Experiment
 from ddp_tokens.determinism import make_deterministic, seed_rank
-from ddp_tokens.distributed import barrier, claim_device, process_group, wrap_for_ddp
+from ddp_tokens.distributed import barrier, claim_device, largest_over_ranks, process_group, wrap_for_ddp
 from ddp_tokens.errors import CheckpointError
 from ddp_tokens.files import sha256, write_json_lines
 from ddp_tokens.generators import read_generators
@@ -33,15 +33,18 @@ from ddp_tokens.progress import WrittenProgress, launch_name
 from ddp_tokens.rank_failure import Watch, checkpoint_finder, explaining, watched
 from ddp_tokens.rank_log import RankLog
 from ddp_tokens.start import StartRecord, take_start, write_start
-from ddp_tokens.steps import code_of_training, dump
+from ddp_tokens.steps import code_of, code_of_training, dump
+from ddp_tokens.stopping import Stop, Stopped, end_on_signals, stop_on_signals
 from ddp_tokens.tensors import save_tensors, weights_of
 from ddp_tokens.trainer import build_optimizer, train
+from ddp_tokens.watching import end_with, starters_of_rank
+from ddp_tokens.working import Working, running_alone, working_key
 from ddp_tokens.workloads import Workload
 from ddp_tokens.workloads import load as load_workload
 from ddp_tokens.world import World, world_from_environment
 
 PROGRAM = "ddp_tokens.train"
-NOT_IDENTITY = ("interrupt_at", "launcher", "name", "timeout_s", "train_anyway")
+NOT_IDENTITY = ("checkpoint_every", "interrupt_at", "keep", "launcher", "name", "timeout_s", "train_anyway")
 LINES_EVERY = 10
 log = logging.getLogger(PROGRAM)
 
@@ -49,43 +52,53 @@ log = logging.getLogger(PROGRAM)
 def main(arguments: Sequence[str]) -> int:
     experiment, at, own = parse(PROGRAM, arguments, _run_name, _add_arguments, __doc__)
     allowed = allowed_by(own)
+    stop = Stop()
+    end_on_signals()
+    end_with(starters_of_rank(os.environ), first=stop.orphaned)
     world = claim_device(
         world_from_environment(os.environ, experiment.device, experiment.world_size), experiment.resolved_backend
     )
-    logging.basicConfig(level=logging.INFO if world.is_main else logging.ERROR, format="%(message)s", stream=sys.stderr)
+    level = logging.INFO if world.is_main else logging.ERROR
+    logging.basicConfig(level=level, format="%(message)s", stream=sys.stderr)
     for warning in require_proven([at.check("loss"), at.check("gradient_parity")], experiment.train_anyway):
         log.warning("warning: %s", warning)
     make_deterministic(experiment.threads_per_rank)
-    run_training(experiment, at, world, _run_name(own), own.resume, allowed)
-    return 0
+    stopped = run_training(experiment, at, world, _run_name(own), own.resume, stop, allowed)
+    if stopped is None:
+        return 0
+    log.info("%s: %s", PROGRAM, stopped.sentence)
+    return stopped.exit_code
 
 
 def run_training(
-    experiment: Experiment, at: Layout, world: World, run: str, resume: Path | None, allowed: Allowed = NOTHING
-) -> None:
+    experiment: Experiment,
+    at: Layout,
+    world: World,
+    run: str,
+    resume: Path | None,
+    stop: Stop | None = None,
+    allowed: Allowed = NOTHING,
+) -> Stopped | None:
     """Write runs/RUN/: a checkpoint at the last update, the global history, and per rank what it started from, its
-    history and its parameters.
+    history and its parameters. None when that is done, else where a wish to stop, of any rank, has ended the run.
     """
     prepared = read_prepared(experiment, at, allowed.repartition)
     require_initial(at.initial)
     identity = run_identity(experiment, at)
     until = experiment.interrupt_at if run == "interrupt" else experiment.steps
-    watch = Watch(
-        at.rank_logs(run),
-        world,
-        launch_name(os.environ),
-        PROGRAM,
-        checkpoint_finder(at.run(run).parent, identity, until),
-    )
+    key = working_key(run, until, identity, world, code_of(experiment, run), resume)
+    working = Working(at.working(run, key), experiment.checkpoint_every, experiment.keep, identity, world)
+    stop = stop or Stop()
+    finder = checkpoint_finder(at.run(run).parent, identity, until)
+    watch = Watch(at.rank_logs(run), world, launch_name(os.environ), PROGRAM, finder)
     with (
         watched(watch) as progress,
         process_group(experiment.resolved_backend, experiment.timeout_s, progress),
         explaining(watch, progress),
+        running_alone(at.run_lock(run), at.run(run), world, experiment.timeout_s),
+        stop_on_signals(stop),
     ):
-        state, start, identity = _train_until(
-            until, experiment, at, prepared, world, resume, identity, allowed, progress
-        )
-        write_run(at.run(run), state, start, identity, world)
+        return _run(run, until, experiment, at, prepared, working, resume, stop, allowed, progress)
 
 
 @dataclass(frozen=True)
@@ -108,35 +121,75 @@ def begin(experiment: Experiment, prepared: Prepared, initial: Path, world: Worl
     return Begun(workload, model, TrainingState(bare, build_optimizer(model, experiment.optimizer)), when_seeded)
 
 
-def _train_until(
+def _run(
+    run: str,
     until: int,
     experiment: Experiment,
     at: Layout,
     prepared: Prepared,
-    world: World,
+    working: Working,
     resume: Path | None,
-    identity: dict[str, Any],
+    stop: Stop,
     allowed: Allowed,
     progress: WrittenProgress,
-) -> tuple[TrainingState, StartRecord, dict[str, Any]]:
-    """The last is the identity of the run from here on, see checkpoint.load."""
-    begun = begin(experiment, prepared, at.initial, world)
-    state = begun.state
+) -> Stopped | None:
+    begun = begin(experiment, prepared, at.initial, working.world)
+    start, working = _set_out(begun, working, resume, until, allowed)
+    stopped = _train_until(until, begun, experiment, prepared, working, stop, progress)
+    if stopped is None:
+        write_run(at.run(run), begun.state, start, working.identity, working.world)
+        working.remove(run)
+    return stopped
+
+
+def _set_out(
+    begun: Begun, working: Working, resume: Path | None, until: int, allowed: Allowed
+) -> tuple[StartRecord, Working]:
+    """Bring the new process to where the run stands. Returns what this rank held when the run was started first, and
+    the working checkpoints under the identity that the run has from here on, see checkpoint.load.
+    """
+    state, identity, world = begun.state, working.identity, working.world
+    newest = working.find()
+    if newest is not None:
+        working = replace(working, identity=load(newest, state, identity, world, allowed))
+        log.info("continuing after update %d of %d", state.step, until)
+        return working.first_start(), working
     if resume is not None:
         identity = load(resume, state, identity, world, allowed)
+        working = replace(working, identity=identity)
         for line in told(identity):
             log.warning("warning: not an exact run, %s", line)
         if state.step >= until:
             raise CheckpointError(f"{resume} is at update {state.step}, so nothing is left to do up to {until}")
     start = take_start(state, begun.when_seeded, world)
+    working.keep_start(start)
+    return start, working
+
+
+def _train_until(
+    until: int,
+    begun: Begun,
+    experiment: Experiment,
+    prepared: Prepared,
+    working: Working,
+    stop: Stop,
+    progress: WrittenProgress,
+) -> Stopped | None:
+    state, world = begun.state, working.world
     clip_norm = experiment.optimizer.clip_norm
     updates = train(begun.model, state, begun.workload, prepared.plan, prepared.rows, world, until, clip_norm, progress)
     rank_log = RankLog(progress.path.parent, world.rank, state.step, world.size)
     for record in tqdm(updates, total=until, initial=state.step, disable=None if world.is_main else True):
         rank_log.update(record, state.rank_history[-1], progress)
-        if record["step"] % LINES_EVERY == 0 or record["step"] == until:
-            log.info("update %d of %d: loss %.4f over %d units", record["step"], until, record["loss"], record["units"])
-    return state, start, identity
+        step = record["step"]
+        if step % LINES_EVERY == 0 or step == until:
+            log.info("update %d of %d: loss %.4f over %d units", step, until, record["loss"], record["units"])
+        wish = largest_over_ranks(stop.signal, world.device)
+        if wish:
+            return Stopped(wish, step, until, working.save(state))
+        if working.is_due(step, until):
+            working.save(state)
+    return None
 
 
 def write_run(

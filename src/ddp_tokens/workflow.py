@@ -6,18 +6,20 @@ import subprocess
 import sys
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from ddp_tokens.config import Experiment, OwnRows, load_experiment
 from ddp_tokens.control_settings import require_suitable
 from ddp_tokens.errors import ConfigError, LaunchError
 from ddp_tokens.files import write_text
 from ddp_tokens.layout import checkpoint_name
+from ddp_tokens.locks import holders, lock_alone
 from ddp_tokens.prepare import require_preparable
 from ddp_tokens.steps import settings_document
 
 CONFIG_FOLDER = Path("config")
 SETTINGS_FOLDER = Path(".snakemake/settings")
+LOCK = Path(".snakemake/ddp-tokens.lock")
 NOT_OVERRIDES = ("experiments",)
 CONTROLS = "controls"
 CONTROL_WORLD_SIZES = (1, 2, 3, 4)
@@ -34,6 +36,7 @@ class Experiments:
         self.names: list[str] = names
         self._overrides = {name: value for name, value in config.items() if name not in NOT_OVERRIDES}
         self._read_so_far: dict[str, Experiment] = {}
+        self._lock: IO[str] | None = None
         if not self.names:
             raise ConfigError("config/config.yaml: field 'experiments' names no experiment to build")
         if CONTROLS in self.names:
@@ -94,6 +97,15 @@ class Experiments:
 
     def gpus(self, name: str) -> int:
         return needed_gpus(self.get(name))
+
+    def require_alone(self) -> None:
+        """Hold this folder until the process ends. Raises LaunchError when another Snakemake holds it.
+
+        Snakemake's own lock outlives a killed process and asks for --unlock; the profile switches it off.
+        """
+        self._lock = lock_alone(LOCK)
+        if self._lock is None:
+            raise LaunchError(f"another snakemake builds in this folder, {holders(LOCK)}: wait until it has ended")
 
     def require_ready(self) -> None:
         """Refuse what can't work before the first job touches a file.

@@ -15,6 +15,9 @@ from tests.architecture.code import dotted, modules, trees
 ROOMS = [
     "errors",
     "files",
+    "locks",
+    "watching",
+    "stopping",
     "sources",
     "yaml_files",
     "config",
@@ -63,10 +66,12 @@ ROOMS = [
     "checkpoint_fit",
     "checkpoint",
     "start",
+    "working",
     "trainer",
     "train",
     "controls",
     "launch",
+    "faults",
     "cli",
 ]
 

@@ -80,6 +80,8 @@ CHANGES = {
     "tolerances": {"native": 5.0},
     "exercise": {"losses": [2.0, 3.0]},
     "train_anyway": True,
+    "checkpoint_every": 1,
+    "keep": 9,
 }
 
 

@@ -39,7 +39,15 @@ def test_what_changes_the_path_is_part_of_it(at, name):
 
 @pytest.mark.parametrize(
     "change",
-    [{"interrupt_at": 1}, {"timeout_s": 5}, {"train_anyway": True}, {"launcher": "torchrun"}, {"name": "copy"}],
+    [
+        {"interrupt_at": 1},
+        {"timeout_s": 5},
+        {"train_anyway": True},
+        {"launcher": "torchrun"},
+        {"name": "copy"},
+        {"checkpoint_every": 1},
+        {"keep": 9},
+    ],
 )
 def test_what_does_not_change_the_path_is_no_part_of_it(at, change):
     assert identity(at) == identity(at, **change)

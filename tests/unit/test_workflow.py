@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -32,6 +33,32 @@ def test_overrides_reach_every_experiment(configs):
 def test_an_override_that_is_wrong_is_not_blamed_on_the_file(configs):
     with pytest.raises(ConfigError, match=r"tiny\.yaml, as overridden on the command line: unknown field 'bacth'"):
         Experiments({"experiments": ["tiny"], "bacth": 3})
+
+
+HOLD = """
+import os, time
+from pathlib import Path
+from ddp_tokens.workflow import Experiments
+experiments = Experiments({"experiments": ["tiny"]})
+experiments.require_alone()
+print("held", flush=True)
+time.sleep(600)
+"""
+
+
+def test_one_snakemake_at_a_time_and_a_killed_one_leaves_no_lock(configs):
+    with subprocess.Popen([sys.executable, "-c", HOLD], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout.readline() == "held\n"
+            experiments = Experiments({"experiments": ["tiny"]})
+            with pytest.raises(
+                LaunchError, match=f"another snakemake builds in this folder, process {process.pid}: wait"
+            ):
+                experiments.require_alone()
+        finally:
+            process.kill()
+            process.wait()
+    experiments.require_alone()
 
 
 def test_nothing_to_build_is_an_error(configs):

@@ -34,13 +34,16 @@ def copy_project(folder: Path, experiment: str = TINY) -> Path:
     return folder
 
 
+def environment_of(project: Path) -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": str(project / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+
+
 def run(project: Path, *command: str) -> subprocess.CompletedProcess[str]:
     """A command in the project's folder, with the project's own source first on the path."""
-    environment = os.environ | {"PYTHONPATH": str(project / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
     return subprocess.run(
         [sys.executable, "-m", *command],
         cwd=project,
-        env=environment,
+        env=environment_of(project),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -32,6 +32,7 @@ from ddp_tokens.options import parse, run_as_program
 from ddp_tokens.plan import microbatches_of
 from ddp_tokens.reference import DTYPES
 from ddp_tokens.tensors import save_tensors
+from ddp_tokens.watching import end_with, starters_of_rank
 from ddp_tokens.workloads import load
 from ddp_tokens.world import World, world_from_environment
 
@@ -42,6 +43,7 @@ def main(arguments: Sequence[str]) -> int:
     experiment, at, _ = parse(PROGRAM, arguments, "control_ranks", description=__doc__)
     size = int(os.environ.get("WORLD_SIZE", "1"))
     world = world_from_environment(os.environ, "cpu", size)
+    end_with(starters_of_rank(os.environ))
     make_deterministic(experiment.threads_per_rank)
     left = ranks_layout(at.root, size)
     with process_group("gloo", experiment.timeout_s):

@@ -1,0 +1,63 @@
+"""Locks that end with the process that holds them, however it ends. A program that it starts does not inherit them."""
+
+import fcntl
+import os
+import time
+from pathlib import Path
+from typing import IO
+
+RETRY_S = 0.1
+
+
+def lock_alone(path: Path, wait_s: float = 0.0) -> IO[str] | None:
+    """The open file, locked against every other process while it stays open; None when others hold it for `wait_s`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    deadline = time.monotonic() + wait_s
+    while True:
+        stream = open(path, "a+")  # noqa: SIM115  (open is what holds the lock)
+        if _locked(stream, fcntl.LOCK_EX):
+            # The former holder may have removed the file between the two lines above: then others cannot see this one.
+            if path.exists() and os.path.samestat(os.fstat(stream.fileno()), os.stat(path)):
+                stream.truncate(0)
+                _sign(stream)
+                return stream
+            stream.close()
+            continue
+        stream.close()
+        if time.monotonic() >= deadline:
+            return None
+        time.sleep(RETRY_S)
+
+
+def share(held: IO[str]) -> bool:
+    """Let others in that share; False when another process has taken the lock for itself in between."""
+    return _locked(held, fcntl.LOCK_SH)
+
+
+def lock_shared(path: Path) -> IO[str] | None:
+    """The open file, locked against `lock_alone` while it stays open; None when another process holds it alone."""
+    stream = open(path, "a+")  # noqa: SIM115
+    if _locked(stream, fcntl.LOCK_SH):
+        _sign(stream)
+        return stream
+    stream.close()
+    return None
+
+
+def holders(path: Path) -> str:
+    """The living processes that have signed the lock file, for a sentence: "process 12" or "processes 12, 13"."""
+    numbers = [number for number in path.read_text().split() if Path("/proc", number).exists()]
+    return f"process{'es' if len(numbers) > 1 else ''} {', '.join(numbers) or 'of another host'}"
+
+
+def _sign(stream: IO[str]) -> None:
+    stream.write(f"{os.getpid()}\n")
+    stream.flush()
+
+
+def _locked(stream: IO[str], kind: int) -> bool:
+    try:
+        fcntl.flock(stream, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
