@@ -92,8 +92,8 @@ def check_replicas(experiment: Experiment, at: Layout) -> int:
 def check_checkpoints(experiment: Experiment, at: Layout) -> int:
     """every checkpoint below results/NAME/runs, also of unfinished runs: step, size, age, and whether it is whole"""
     from ddp_tokens.checks.checkpoints import check_checkpoints
-    from ddp_tokens.checks.listing import COLUMNS, listed
     from ddp_tokens.errors import CheckpointError
+    from ddp_tokens.listing import COLUMNS, listed
 
     directories = all_checkpoints_in(at.root / "runs")
     if not directories:

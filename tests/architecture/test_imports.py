@@ -43,6 +43,7 @@ ROOMS = [
     "prepare",
     "workflow",
     "checks",
+    "listing",
     "guard",
     "exercise",
     "published",

@@ -40,7 +40,8 @@ def test_of_the_plain_values_only_the_generators_count():
 def test_what_is_held_is_told_part_by_part_weights_first():
     """A check names the first part that differs, so the order says what matters most."""
     rank_part = {"history": 3, "python": 4, "numpy": 5}
-    found = held_digests("of the model", "of its moments", {"optimizer": 1, "history": 2}, rank_part, {"python": "p"})
+    common = {"optimizer": 1, "history": 2, "extras": {}}
+    found = held_digests("of the model", "of its moments", common, rank_part, {"python": "p"})
     assert list(found.items()) == [
         ("model.safetensors", "of the model"),
         ("optimizer.safetensors", "of its moments"),
@@ -49,3 +50,10 @@ def test_what_is_held_is_told_part_by_part_weights_first():
         ("rank_history", of(b"3\n")),
         ("python", "p"),
     ]
+
+
+def test_what_else_has_a_state_is_told_where_there_is_something():
+    common = {"optimizer": 1, "history": 2, "extras": {"scheduler": 3}}
+    found = held_digests("", "", common, {"history": 3}, {})
+    assert list(found)[-1] == "extras"
+    assert found["extras"] == of(b'{\n  "scheduler": 3\n}\n')

@@ -111,8 +111,8 @@ def of_ranks(monkeypatch):
         worlds = [World(rank, rank, len(told), "cuda:1") for rank in range(len(told))]
         given, ends = [], []
 
-        def ask(values, device):
-            assert device == "cuda:1"
+        def ask(values, device, what):
+            assert (device, what) == ("cuda:1", "loss sum")
             given.append(values)
             raise Asked
 
@@ -122,7 +122,7 @@ def of_ranks(monkeypatch):
                 sum_window(token_labels, "window 7", *of_rank, world)
         assert {len(values) for values in given} == {1 + 2 * len(told)}
         sums = [sum(of_place) for of_place in zip(*given, strict=True)]
-        monkeypatch.setattr(window, "sum_over_ranks", lambda values, device: list(sums))
+        monkeypatch.setattr(window, "sum_over_ranks", lambda values, device, what: list(sums))
         for world, of_rank in zip(worlds, told, strict=True):
             try:
                 ends.append(sum_window(token_labels, "window 7", *of_rank, world))

@@ -5,9 +5,9 @@ import pytest
 
 from ddp_tokens import cli
 from ddp_tokens.checks.checkpoints import check_checkpoints
-from ddp_tokens.checks.listing import COLUMNS, age, listed
 from ddp_tokens.checks.verdict import read_verdicts
 from ddp_tokens.layout import all_checkpoints_in
+from ddp_tokens.listing import COLUMNS, age, listed
 
 WRITTEN = 1_700_000_000
 
