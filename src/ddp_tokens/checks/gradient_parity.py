@@ -223,7 +223,9 @@ def _difference_in(parameter: str | None, evidence: Evidence, of_parameters: Nor
     """The worst parameter, and its value with the largest error."""
     assert parameter is not None
     ddp, ref = evidence.observed[parameter].astype(numpy.float64), evidence.reference[parameter]
-    place = numpy.unravel_index(int(numpy.nan_to_num(abs(ddp - ref), nan=numpy.inf).argmax()), ddp.shape)
+    with numpy.errstate(invalid="ignore"):
+        distance = numpy.nan_to_num(abs(ddp - ref), nan=numpy.inf)
+    place = numpy.unravel_index(int(distance.argmax()), ddp.shape)
     return {
         "parameter": parameter,
         "error": plain(of_parameters[parameter]),
