@@ -27,15 +27,30 @@ PROJECT = Path(__file__).resolve().parents[1]
 EXPLAINED = PROJECT / "tests" / "mutation.md"
 MODULES = [
     "normalization",
+    "formulas",
     "window",
     "plan",
+    "start_files",
+    "generators",
     "checkpoint",
     "checkpoint_files",
     "checks.loss",
     "checks.verdict",
     "checks.tensor_files",
+    "checks.gradient_norms",
+    "checks.gradient_references",
+    "checks.gradient_formulas",
+    "checks.gradient_parity",
+    "checks.published_criterion",
+    "checks.window",
     "checks.zero_window",
+    "checks.evaluation",
+    "checks.replicas",
     "checks.checkpoints",
+    "checks.generators",
+    "checks.resume",
+    "checks.resume_ranks",
+    "checks.resume_diagnosis",
 ]
 COPIED = ("src", "tests", "config", "pyproject.toml")
 NEEDED = 0.9
@@ -50,6 +65,9 @@ also_copy = ["config"]
 process_isolation = "forkserver"
 use_git_change_detection = false
 """
+# What an optimizer imports: once in the fork server, not for every mutant. Tests that train none would get slower.
+TRAINS = re.compile(r"tests\.unit\.training|\(runs\b")
+IMPORTED_ONCE = "\nimport torch._dynamo\n"
 
 
 @dataclass(frozen=True)
@@ -79,7 +97,10 @@ def measure(module, workers):
             copy = shutil.copytree if (PROJECT / part).is_dir() else shutil.copy
             copy(PROJECT / part, folder / part)
         source = folder / source_of(module)
-        source.write_text(undecorated(source.read_text()))
+        source.write_text(undecorated(with_named_lambdas(source.read_text())))
+        if TRAINS.search((folder / judge_of(module)).read_text()):
+            with open(folder / "tests" / "conftest.py", "a") as settings:
+                settings.write(IMPORTED_ONCE)
         with open(folder / "pyproject.toml", "a") as project:
             project.write(SETTINGS.format(source=source_of(module), tests=judge_of(module)))
         started = time.monotonic()
@@ -97,6 +118,30 @@ def run_mutmut(folder, workers):
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"mutmut ended with exit code {done.returncode}:\n{done.stdout[-4000:]}{done.stderr[-4000:]}")
+
+
+class NamedLambdas(ast.NodeTransformer):
+    """Puts the name of a function in place of each lambda; `functions` holds their source."""
+
+    def __init__(self, prefix):
+        self.prefix, self.functions = prefix, []
+
+    def visit_Lambda(self, node):
+        name = f"{self.prefix}_{len(self.functions)}"
+        self.functions += [f"def {name}({ast.unparse(node.args)}):\n    return {ast.unparse(node.body)}\n"]
+        return ast.Name(name)
+
+
+def with_named_lambdas(source):
+    """A lambda outside functions becomes a function before its statement, which mutmut would pass over otherwise."""
+    lines = source.splitlines()
+    for index, statement in reversed(list(enumerate(ast.parse(source).body))):
+        if not isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
+            named = NamedLambdas(f"lambda_{index}")
+            changed = ast.unparse(named.visit(statement))
+            if named.functions:
+                lines[statement.lineno - 1 : statement.end_lineno] = [*named.functions, changed]
+    return "\n".join(lines) + "\n"
 
 
 def undecorated(source):

@@ -1,6 +1,7 @@
 from pathlib import Path
 
-from ddp_tokens.checks.gradient_parity import REFERENCES, check_gradient_parity, facts_of_windows
+from ddp_tokens.checks.gradient_parity import check_gradient_parity, count_windows
+from ddp_tokens.checks.gradient_references import REFERENCES
 from ddp_tokens.checks.verdict import write_verdicts
 from ddp_tokens.layout import DTYPES
 from ddp_tokens.normalization import FORMULAS
@@ -13,6 +14,6 @@ with logged(snakemake.log[0]):
         read_settings(files.settings).tolerances,
         references={name: Path(files[name]) for name in REFERENCES},
         gradients={(name, dtype): Path(files[f"{name}_{dtype}"]) for name in FORMULAS for dtype in DTYPES},
-        facts=facts_of_windows(Path(files.rows), Path(files.lock), Path(files.plan)),
+        counted=count_windows(Path(files.rows), Path(files.lock), Path(files.plan)),
     )
     write_verdicts(snakemake.output.verdicts, "gradient_parity", verdicts)

@@ -16,28 +16,38 @@ RESULTS = Path("results")
 CONTROLS = RESULTS / "controls"
 REPORT = RESULTS / "report.zip"
 INTERRUPTED = 130
+NOT_BUILT = "\n{root}\n\nNot built, for the reason above; what was judged before that lies in {root}/checks."
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Arguments go to Snakemake. The report is made whether or not the gate is content."""
+    """Arguments go to Snakemake. The report shows all that is built, whether or not a gate is content."""
     code = _snakemake("--cores", "all", "--keep-going", *arguments)
-    if code and not _all_but_the_gate_is_done():
+    names = yaml.safe_load(Path("config/config.yaml").read_text())["experiments"]
+    targets = {
+        RESULTS / name: [f"{RESULTS / name}/summary.json", f"{RESULTS / name}/figures/tokens.png"] for name in names
+    }
+    targets[CONTROLS] = [f"{CONTROLS}/controls.csv"]
+    built = [root for root in targets if not code or _is_built(targets[root], arguments)]
+    if not built:
         print("\nThe build failed, for the reason above. Verdicts of an earlier build are not shown.")
         return code
-    layouts = [Layout(RESULTS / name) for name in yaml.safe_load(Path("config/config.yaml").read_text())["experiments"]]
-    if _outdated(layouts):
-        code = _snakemake("report_items", "--report", str(REPORT), *arguments) or code
-    for at in layouts:
-        print(verdict_table(at))
-    print(controls_text(CONTROLS))
+    if _outdated(built):
+        shown = [target for root in built for target in targets[root]]
+        code = _snakemake(*shown, "--report", str(REPORT), *arguments) or code
+    for root in targets:
+        print(_text_of(root) if root in built else NOT_BUILT.format(root=root))
     print(f"\nReport: {REPORT} (unpack it and open report/report.html)")
     return code
 
 
-def _all_but_the_gate_is_done() -> bool:
-    command = ["snakemake", "report_items", "--dry-run"]
+def _is_built(targets: Sequence[str], arguments: Sequence[str]) -> bool:
+    command = ["snakemake", *targets, "--dry-run", *arguments]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     return done.returncode == 0 and "Nothing to be done" in done.stdout
+
+
+def _text_of(root: Path) -> str:
+    return controls_text(root) if root == CONTROLS else verdict_table(Layout(root))
 
 
 def verdict_table(at: Layout) -> str:
@@ -56,10 +66,11 @@ def controls_text(at: Path) -> str:
     return f"\n{at}\n\nControls: {found['headline']}{problems}"
 
 
-def _outdated(layouts: Sequence[Layout]) -> bool:
+def _outdated(roots: Sequence[Path]) -> bool:
     """Snakemake does not know of its report as a file: compare times with what the report shows."""
-    shown = [path for at in layouts for folder in (at.figures, at.report) for path in folder.glob("*")]
-    shown += CONTROLS.glob("controls.*")
+    shown = [
+        path for root in roots for pattern in ("figures/*", "report/*", "controls.*") for path in root.glob(pattern)
+    ]
     return not REPORT.is_file() or any(path.stat().st_mtime > REPORT.stat().st_mtime for path in shown)
 
 

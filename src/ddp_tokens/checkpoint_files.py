@@ -6,12 +6,11 @@ step-0050/
   manifest.json                                            SHA-256 of every other file; written last
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ddp_tokens.errors import CheckpointError, EvidenceError
-from ddp_tokens.files import read_json, sha256
+from ddp_tokens.errors import CheckpointError
+from ddp_tokens.files import from_json, sha256
 
 MANIFEST = "manifest.json"
 MODEL = "model.safetensors"
@@ -49,6 +48,8 @@ def verify(directory: Path | str) -> dict[str, Any]:
     manifest = _read_manifest(directory)
     names, recorded = expected_files(manifest["world_size"]), manifest["sha256"]
     for name in names:
+        if (directory / name).is_dir():
+            raise CheckpointError(f"{directory / name} is a folder, not a file: {ANOTHER}")
         if name not in recorded or not (directory / name).is_file():
             raise CheckpointError(f"{directory} is incomplete, {name} is missing: {ANOTHER}")
         if sha256(directory / name) != recorded[name]:
@@ -59,6 +60,14 @@ def verify(directory: Path | str) -> dict[str, Any]:
     return manifest
 
 
+def read_part(path: Path) -> Any:
+    """A JSON file of a checkpoint. Raises CheckpointError, naming it, when files.to_json has not written it."""
+    try:
+        return from_json(path.read_text())
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} is damaged, it is not valid JSON ({error}): {ANOTHER}") from None
+
+
 def _read_manifest(directory: Path) -> dict[str, Any]:
     path = directory / MANIFEST
     inside = sorted(directory.glob(f"*/{MANIFEST}"))
@@ -66,21 +75,19 @@ def _read_manifest(directory: Path) -> dict[str, Any]:
         raise CheckpointError(f"{directory} is not a checkpoint but holds one: name {inside[-1].parent}")
     if not path.is_file():
         raise CheckpointError(f"{directory} is incomplete, it has no {MANIFEST}: {ANOTHER}")
-    kinds = {"step": int, "world_size": int, "sha256": dict}
-    try:
-        manifest = read_json(path)
-    except EvidenceError:
-        manifest = None
-    if not isinstance(manifest, dict) or any(not isinstance(manifest.get(name), kind) for name, kind in kinds.items()):
+    manifest = read_part(path)
+    if not _is_manifest(manifest):
         raise CheckpointError(f"{path} is damaged: {ANOTHER}")
-    return manifest
+    foreign = sorted(set(manifest["sha256"]) - set(expected_files(manifest["world_size"])))
+    if foreign:
+        raise CheckpointError(f"{path} lists {foreign[0]}, which is no file of a checkpoint: {ANOTHER}")
+    return dict(manifest)
 
 
-def require_same_identity(directory: Path | str, written: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raises CheckpointError, naming the first setting or file that differs, in the order of `now`."""
-    for name in dict.fromkeys((*now, *written)):
-        if written.get(name) != now.get(name):
-            raise CheckpointError(
-                f"{directory} was written with {name} {written.get(name)}, this run has {now.get(name)}: "
-                "resume with the same settings, or start anew"
-            )
+def _is_manifest(document: Any) -> bool:
+    """A number of ranks above that of the files is not worked through: it could be any number."""
+    if not isinstance(document, dict) or set(document) != {"step", "world_size", "sha256"}:
+        return False
+    step, world_size, digests = document["step"], document["world_size"], document["sha256"]
+    numbers = type(step) is int and type(world_size) is int
+    return numbers and isinstance(digests, dict) and step >= 0 and 1 <= world_size <= len(digests)

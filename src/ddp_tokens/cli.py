@@ -13,8 +13,8 @@ from tabulate import tabulate
 
 from ddp_tokens.checks.verdict import Verdict, write_verdicts
 from ddp_tokens.config import Experiment
-from ddp_tokens.files import write_json
-from ddp_tokens.layout import RUNS, Layout, checkpoints_in
+from ddp_tokens.files import write_json, write_text
+from ddp_tokens.layout import RUNS, Layout, all_checkpoints_in
 from ddp_tokens.options import parse, run_as_program
 
 PROGRAM = "ddp_tokens.cli"
@@ -31,7 +31,7 @@ def prepare(experiment: Experiment, at: Layout) -> int:
 
 def reference(experiment: Experiment, at: Layout) -> int:
     """initial weights and reference gradients, in one process"""
-    from ddp_tokens.checks.gradient_parity import REFERENCES
+    from ddp_tokens.checks.gradient_references import REFERENCES
     from ddp_tokens.reference import write_references
 
     write_references(experiment, at)
@@ -47,14 +47,15 @@ def check_loss(experiment: Experiment, at: Layout) -> int:
 
 def check_parity(experiment: Experiment, at: Layout) -> int:
     """the distributed gradients against the reference; needs reference and ddp_tokens.gradients"""
-    from ddp_tokens.checks.gradient_parity import REFERENCES, check_gradient_parity, facts_of_windows
+    from ddp_tokens.checks.gradient_parity import check_gradient_parity, count_windows
+    from ddp_tokens.checks.gradient_references import REFERENCES
     from ddp_tokens.layout import DTYPES
     from ddp_tokens.normalization import FORMULAS
 
     references = {name: at.reference(name) for name in REFERENCES}
     gradients = {(formula, dtype): at.gradients(formula, dtype) for formula in FORMULAS for dtype in DTYPES}
-    facts = facts_of_windows(at.rows, at.lock, at.plan)
-    verdicts = check_gradient_parity(experiment.tolerances, references, gradients, facts)
+    counted = count_windows(at.rows, at.lock, at.plan)
+    verdicts = check_gradient_parity(experiment.tolerances, references, gradients, counted)
     return _conclude(at, "gradient_parity", verdicts)
 
 
@@ -62,7 +63,7 @@ def check_window(experiment: Experiment, at: Layout) -> int:
     """one reduction per window, after its last microbatch; needs ddp_tokens.gradients"""
     from ddp_tokens.checks.window import check_window
 
-    return _conclude(at, "window", check_window(at.window))
+    return _conclude(at, "window", check_window(at.window, experiment.world_size))
 
 
 def check_zero_window(experiment: Experiment, at: Layout) -> int:
@@ -89,14 +90,34 @@ def check_replicas(experiment: Experiment, at: Layout) -> int:
 
 
 def check_checkpoints(experiment: Experiment, at: Layout) -> int:
-    """every checkpoint below results/NAME/runs is whole"""
+    """every checkpoint below results/NAME/runs, also of unfinished runs: step, size, age, and whether it is whole"""
     from ddp_tokens.checks.checkpoints import check_checkpoints
     from ddp_tokens.errors import CheckpointError
+    from ddp_tokens.listing import COLUMNS, listed
 
-    directories = [directory for run in RUNS for directory in checkpoints_in(at.run(run))]
+    directories = all_checkpoints_in(at.root / "runs")
     if not directories:
         raise CheckpointError(f"{at.root / 'runs'} holds no checkpoint: train first")
-    return _conclude(at, "checkpoints", check_checkpoints(directories))
+    verdicts = check_checkpoints(directories)
+    print(tabulate(listed(directories, verdicts), headers=COLUMNS, maxcolwidths=[*[None] * 5, 60]))
+    of_runs = [verdict for run in RUNS for verdict in verdicts if verdict.case.startswith(f"{run}/")]
+    if of_runs:
+        write_verdicts(at.check("checkpoints"), "checkpoints", of_runs)
+        _wrote(at.check("checkpoints"))
+    return 0 if all(verdict.as_expected for verdict in verdicts) else UNEXPECTED
+
+
+def control_table(experiment: Experiment, at: Layout) -> int:
+    """every control and right variant, from what `snakemake controls` left; --config config/controls.yaml"""
+    from ddp_tokens.controls import table
+
+    judged = table.judge_all(experiment, at)
+    write_json(at.root / "controls.json", table.document(judged))
+    write_text(at.root / "controls.csv", table.csv(judged))
+    problems = table.problems(judged)
+    print("\n".join([table.headline(judged), *problems]))
+    _wrote(at.root / "controls.json", at.root / "controls.csv")
+    return UNEXPECTED if problems else 0
 
 
 def evaluate(experiment: Experiment, at: Layout) -> int:
@@ -138,6 +159,7 @@ COMMANDS: dict[str, Callable[[Experiment, Layout], int]] = {
     "check-resume": check_resume,
     "check-replicas": check_replicas,
     "check-checkpoints": check_checkpoints,
+    "control-table": control_table,
     "evaluate": evaluate,
     "check-evaluation": check_evaluation,
     "exercise": exercise,

@@ -1,5 +1,6 @@
 """Same inputs, same bits: threads, deterministic algorithms and generators, set in one place."""
 
+import hashlib
 import os
 import random
 
@@ -21,7 +22,16 @@ def make_deterministic(threads: int) -> None:
 
 def seed_rank(seed: int, rank: int) -> None:
     """Seed every generator, differently on each rank, so that ranks drop out different units."""
-    of_rank = seed + RANK_SEED_OFFSET + rank
-    random.seed(of_rank)
-    numpy.random.seed(of_rank % 2**32)
-    torch.manual_seed(of_rank)
+    _seed_all(seed + RANK_SEED_OFFSET + rank)
+
+
+def seed_new_rank(seed: int, rank: int, step: int) -> None:
+    """Seed every generator of a rank that joins a run at update `step`: by all three, so that none starts alike."""
+    digest = hashlib.sha256(f"{seed} {rank} {step}".encode()).digest()
+    _seed_all(int.from_bytes(digest[:7], "big"))
+
+
+def _seed_all(number: int) -> None:
+    random.seed(number)
+    numpy.random.seed(number % 2**32)
+    torch.manual_seed(number)

@@ -4,6 +4,7 @@ import os
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from datetime import timedelta
 
@@ -12,11 +13,14 @@ import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
-from ddp_tokens.errors import LaunchError
+from ddp_tokens.errors import CheckpointError, LaunchError
+from ddp_tokens.progress import UNWATCHED, Progress
 from ddp_tokens.quiet import first_synchronized_forward_without
 from ddp_tokens.world import World
 
 NONE_UNUSED = "find_unused_parameters=True was specified in DDP constructor, but did not find any unused parameters"
+# Like the group itself, one for the whole process: a collective has no other handle to find it by.
+_progress: ContextVar[Progress] = ContextVar("progress", default=UNWATCHED)
 
 
 def init_distributed(
@@ -44,19 +48,24 @@ def cleanup() -> None:
 
 
 @contextmanager
-def process_group(backend: str, timeout_s: int) -> Iterator[None]:
+def process_group(backend: str, timeout_s: int, progress: Progress = UNWATCHED) -> Iterator[None]:
     """A process group for the length of the block; left also when an exception is raised.
+
+    Each collective of this module tells `progress` when it is entered and when it has come back.
 
     Wrap a model in a function that the block calls, not in the block itself: a DDP model that outlives its group takes
     gloo's threads down with it while it holds Python's lock, for which such a thread may be waiting, and hangs.
     """
-    init_distributed(backend, timeout_s)
+    with progress.entered("meeting of all ranks"):
+        init_distributed(backend, timeout_s)
+    before = _progress.set(progress)
     try:
         yield
     except BaseException as error:
         traceback.clear_frames(error.__traceback__)  # they hold the DDP model
         raise
     finally:
+        _progress.reset(before)
         cleanup()
 
 
@@ -82,9 +91,34 @@ def is_main_process() -> bool:
     return not dist.is_initialized() or dist.get_rank() == 0
 
 
-def barrier() -> None:
+def barrier(of_what: str = "all ranks") -> None:
     if dist.is_initialized():
-        dist.barrier()
+        with _progress.get().entered(f"barrier of {of_what}"):
+            dist.barrier()
+
+
+@contextmanager
+def together(what: str, world: World) -> Iterator[None]:
+    """Wait for the block on all ranks, and raise on all when it fails on one with an OSError, such as a full disk.
+
+    `what` goes into "could not ...". The rank that failed raises its OSError, the others a CheckpointError.
+    """
+    if world.size == 1:
+        yield
+        return
+    problem = None
+    try:
+        yield
+    except OSError as error:
+        problem = error
+    failed = [0.0] * world.size
+    failed[world.rank] = float(problem is not None)
+    failed = sum_over_ranks(failed, world.device, f"check that all ranks could {what}")
+    if problem is not None:
+        raise problem
+    if any(failed):
+        ranks = ", ".join(f"rank {rank}" for rank, did in enumerate(failed) if did)
+        raise CheckpointError(f"{ranks} could not {what}, and says why")
 
 
 def wrap_for_ddp(model: torch.nn.Module, world: World) -> DistributedDataParallel:
@@ -92,35 +126,39 @@ def wrap_for_ddp(model: torch.nn.Module, world: World) -> DistributedDataParalle
     # By default DDP lays out its buckets anew after the first backward of a process. A resumed process would reduce its
     # first window in another layout than the continuous one did, hence add in another order: other bits at 3 and more
     # ranks. Where unused parameters are looked for, the first layout stays.
-    wrapped = DistributedDataParallel(
-        model,
-        device_ids=[world.device] if world.device.startswith("cuda") else None,
-        find_unused_parameters=True,
-    )
+    with _progress.get().entered("broadcast of the weights"):
+        wrapped = DistributedDataParallel(
+            model,
+            device_ids=[world.device] if world.device.startswith("cuda") else None,
+            find_unused_parameters=True,
+        )
     first_synchronized_forward_without(wrapped, NONE_UNUSED)
     return wrapped
 
 
 def global_count(local_count: int, device: str = "cpu") -> int:
     """Supervised units over all ranks: one all-reduce of an int64."""
-    return int(_summed(torch.tensor(local_count, dtype=torch.int64, device=device)))
+    [count] = _summed(torch.tensor([local_count], dtype=torch.int64, device=device), "count")
+    return int(count)
 
 
-def sum_over_ranks(values: Sequence[float], device: str = "cpu") -> list[float]:
+def sum_over_ranks(values: Sequence[float], device: str = "cpu", what: str = "sums") -> list[float]:
     """Element-wise sums over ranks, in float64: one all-reduce."""
-    sums: list[float] = _summed(torch.tensor(values, dtype=torch.float64, device=device)).tolist()
-    return sums
+    return _summed(torch.tensor(values, dtype=torch.float64, device=device), what)
 
 
 def largest_over_ranks(value: int, device: str = "cpu") -> int:
     """One all-reduce of an int64. What only rank 0 knows reaches the others so, when they give something smaller."""
     number = torch.tensor(value, dtype=torch.int64, device=device)
-    if dist.is_initialized():
-        dist.all_reduce(number, op=dist.ReduceOp.MAX)
-    return int(number)
+    with _progress.get().entered("all-reduce of the largest"):
+        if dist.is_initialized():
+            dist.all_reduce(number, op=dist.ReduceOp.MAX)
+        return int(number)
 
 
-def _summed(values: torch.Tensor) -> torch.Tensor:
-    if dist.is_initialized():
-        dist.all_reduce(values)
-    return values
+def _summed(values: torch.Tensor, what: str) -> list[float]:
+    with _progress.get().entered(f"all-reduce of the {what}"):
+        if dist.is_initialized():
+            dist.all_reduce(values)
+        found: list[float] = values.tolist()  # inside: on a GPU it is here that the host waits
+    return found

@@ -9,6 +9,7 @@ UserError
 ├── WorkloadError          a kind of work lacks a function, or sums over other units than the corpus counts
 ├── LaunchError            ranks were started in another way than the experiment says
 ├── CheckpointError        a checkpoint is missing, incomplete, altered, or of another experiment
+├── RankFailedError        another rank failed or does not go on, so a collective of this one could not end
 ├── DivergedError          the loss or the gradient's norm of an update is not a number
 ├── UnprovenGradientError  training was asked for although a verdict is not as expected
 ├── GateError              the chain is done and an outcome is not the expected one
@@ -52,6 +53,14 @@ class LaunchError(UserError):
 
 class CheckpointError(UserError):
     pass
+
+
+class RankFailedError(UserError):
+    """`rank`: the one that failed first."""
+
+    def __init__(self, message: str, rank: int) -> None:
+        super().__init__(message)
+        self.rank = rank
 
 
 class DivergedError(UserError):

@@ -16,7 +16,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from ddp_tokens.checks.gradient_norms import Arrays
-from ddp_tokens.checks.gradient_parity import of_window
+from ddp_tokens.checks.gradient_references import of_window
 from ddp_tokens.checks.tensor_files import read_arrays
 from ddp_tokens.config import Tolerance
 from ddp_tokens.errors import EvidenceError

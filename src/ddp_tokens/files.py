@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -12,13 +13,24 @@ from ddp_tokens.errors import EvidenceError
 
 
 @contextmanager
+def naming(path: Path | str) -> Iterator[None]:
+    """An OSError of the block that names no file, as that of a write to a full disk, names this one."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = str(path)
+        raise
+
+
+@contextmanager
 def replacing(path: Path | str) -> Iterator[IO[bytes]]:
     """Yield a temporary file that takes the name `path`, synced to disk, once the block ends without error."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with open(temporary, "wb") as stream:
+        with naming(path), open(temporary, "wb") as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
@@ -62,13 +74,33 @@ def json_line(record: dict[str, Any]) -> str:
 
 
 def read_json(path: Path | str) -> Any:
-    """Raise EvidenceError, naming the file, when it is missing or is not JSON."""
+    """Raise EvidenceError, naming the file, when it is missing or is not JSON; see from_json."""
     try:
-        return json.loads(Path(path).read_text())
+        return from_json(Path(path).read_text())
     except FileNotFoundError:
         raise EvidenceError(f"{path} does not exist; run the step that makes it") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise EvidenceError(f"{path} is not valid JSON ({error}); delete it and make it again") from None
+
+
+def from_json(text: str) -> Any:
+    """Raise ValueError for what to_json does not write and json.loads takes: NaN, infinities, a field twice."""
+    return json.loads(text, parse_constant=_finite, parse_float=_finite, object_pairs_hook=_each_once)
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is not a finite number")
+    return value
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        twice = next(name for index, (name, _) in enumerate(pairs) if name in dict(pairs[:index]))
+        raise ValueError(f"the field {twice} stands there twice")
+    return fields
 
 
 def read_json_lines(path: Path | str) -> list[dict[str, Any]]:
@@ -82,8 +114,8 @@ def read_json_lines(path: Path | str) -> list[dict[str, Any]]:
 
 def _parsed(line: str, where: str) -> dict[str, Any]:
     try:
-        record: dict[str, Any] = json.loads(line)
-    except ValueError as error:
+        record: dict[str, Any] = from_json(line)
+    except (ValueError, RecursionError) as error:
         raise EvidenceError(f"{where}: not valid JSON ({error})") from None
     return record
 

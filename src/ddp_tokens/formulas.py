@@ -21,6 +21,7 @@ from ddp_tokens.plan import Plan, Window
 Counts = tuple[tuple[int, ...], ...]
 Weights = tuple[tuple[Fraction, ...], ...]
 Variants = dict[str, Weights | None]
+NOT_A_NUMBER = "0/0"
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,8 @@ def window_facts(plan: Plan, index: int, rows: Mapping[str, Row]) -> WindowFacts
 @dataclass(frozen=True)
 class Formula:
     """`variants(facts)`: the weights that the mistake may have on a window, by a phrase that tells them apart where it
-    has a choice (which rank is alone?); none where it cannot be made. None in place of weights: it divides by zero.
+    has a choice (which rank is alone?); none where it cannot be made. None in place of weights: 0/0, where a microbatch
+    without a unit is divided by its own count. What comes of it depends on the loss: not a number, or still nothing.
     """
 
     name: str
@@ -86,22 +88,26 @@ class Formula:
 
 
 def _each(weight: Callable[[WindowFacts, int, int], Fraction]) -> Callable[[WindowFacts], Variants]:
-    """One variant, from the weight of rank r's microbatch m."""
+    """One variant, from the weight of rank r's microbatch m; two where that divides a part without a unit by zero."""
 
     def variants(facts: WindowFacts) -> Variants:
-        return {"": _weights(facts, weight)}
+        try:
+            return {"": _weights(facts, weight)}
+        except ZeroDivisionError:
+            return {"": _weights(facts, _nothing_of_nothing(weight)), NOT_A_NUMBER: None}
 
     return variants
 
 
-def _weights(facts: WindowFacts, weight: Callable[[WindowFacts, int, int], Fraction]) -> Weights | None:
-    try:
-        return tuple(
-            tuple(weight(facts, rank, index) for index in range(len(of_rank)))
-            for rank, of_rank in enumerate(facts.units)
-        )
-    except ZeroDivisionError:
-        return None
+def _nothing_of_nothing(weight: Callable[[WindowFacts, int, int], Fraction]) -> Callable[..., Fraction]:
+    """The gradient of a part without a unit is 0, and any weight of it is as good as 0."""
+    return lambda facts, r, m: weight(facts, r, m) if facts.units[r][m] else Fraction(0)
+
+
+def _weights(facts: WindowFacts, weight: Callable[[WindowFacts, int, int], Fraction]) -> Weights:
+    return tuple(
+        tuple(weight(facts, rank, index) for index in range(len(of_rank))) for rank, of_rank in enumerate(facts.units)
+    )
 
 
 def _scaled_by(factor: Callable[[WindowFacts], Fraction]) -> Callable[[WindowFacts], Variants]:
@@ -112,7 +118,7 @@ def _scaled_by(factor: Callable[[WindowFacts], Fraction]) -> Callable[[WindowFac
 def _one_rank_only(facts: WindowFacts) -> Variants:
     """Rank k's own W * S_k / N, not averaged with anything."""
 
-    def of(alone: int) -> Weights | None:
+    def of(alone: int) -> Weights:
         return _weights(facts, lambda f, r, m: Fraction(f.world_size if r == alone else 0, f.total))
 
     return {f"rank {k}": of(k) for k in range(facts.world_size)} if facts.world_size > 1 else {}
@@ -121,10 +127,11 @@ def _one_rank_only(facts: WindowFacts) -> Variants:
 def _another_ranks_rows(facts: WindowFacts) -> Variants:
     """Rank a computes rank b's rows in place of its own: they count twice, its own not at all."""
 
-    def of(a: int, b: int) -> Weights | None:
+    def of(a: int, b: int) -> Weights:
         return _weights(facts, lambda f, r, m: Fraction((r != a) + (r == b), _total_with(f, a, b)))
 
-    return {f"rank {a} computes the rows of rank {b}": of(a, b) for a, b in permutations(range(facts.world_size), 2)}
+    pairs = permutations(range(facts.world_size), 2)
+    return {f"rank {a} computes the rows of rank {b}": of(a, b) for a, b in pairs if _total_with(facts, a, b)}
 
 
 def _total_with(facts: WindowFacts, replaced: int, by: int) -> int:
@@ -227,6 +234,10 @@ def alike_on(facts: WindowFacts, one: Formula, other: Formula) -> bool:
         for b in other.variants(facts).values()
         if a is not None and b is not None
     )
+
+
+def is_right_on(facts: WindowFacts, weights: Weights) -> bool:
+    return set(_with_units(facts, weights)) == {Fraction(1, facts.total)}
 
 
 def _with_units(facts: WindowFacts, weights: Weights) -> list[Fraction]:

@@ -8,7 +8,10 @@ from typing import Any
 import numpy
 import torch
 
+from ddp_tokens.checkpoint_files import TORCH_GENERATORS
 from ddp_tokens.start_files import generator_digests
+
+MT19937_WORDS = 624
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,32 @@ def read_generators(device: str) -> Generators:
     tensors = {"torch_cpu": torch.get_rng_state()}
     if device.startswith("cuda"):
         tensors["torch_cuda"] = torch.cuda.get_rng_state()
-    return Generators({"python": [list(python_state), gauss_next], "numpy": _numpy_state()}, tensors)
+    return Generators(
+        {"python": [list(python_state), gauss_next], "numpy": _plain(numpy.random.get_state(legacy=True))}, tensors
+    )
+
+
+def restorable(generators: Generators, device: str) -> bool:
+    """Would restore_generators take these on `device`, and leave exactly these? Tried on generators made for it."""
+    names = {"torch_cpu"} | ({"torch_cuda"} if device.startswith("cuda") else set())
+    if not names <= set(generators.tensors) <= set(TORCH_GENERATORS):
+        return False
+    try:
+        python_state, gauss_next = generators.plain["python"]
+        kept_normals = (gauss_next, generators.plain["numpy"][4])
+        position = generators.plain["numpy"][2]
+        random.Random().setstate((random.getstate()[0], tuple(python_state), gauss_next))
+        of_numpy = numpy.random.RandomState()
+        of_numpy.set_state(tuple(generators.plain["numpy"]))
+        torch.Generator().set_state(generators.tensors["torch_cpu"])
+    except (TypeError, ValueError, RuntimeError, KeyError, IndexError, OverflowError):
+        return False
+    return (
+        all(value is None or type(value) is float for value in kept_normals)
+        and 0 <= position <= MT19937_WORDS
+        and _plain(of_numpy.get_state(legacy=True)) == generators.plain["numpy"]
+        and all(tensor.dtype == torch.uint8 and tensor.dim() == 1 for tensor in generators.tensors.values())
+    )
 
 
 def restore_generators(generators: Generators) -> None:
@@ -40,6 +68,6 @@ def restore_generators(generators: Generators) -> None:
         torch.cuda.set_rng_state(generators.tensors["torch_cuda"])
 
 
-def _numpy_state() -> list[Any]:
-    kind, keys, position, has_gauss, cached_gaussian = numpy.random.get_state(legacy=True)
+def _plain(state: Any) -> list[Any]:
+    kind, keys, position, has_gauss, cached_gaussian = state
     return [kind, numpy.asarray(keys).tolist(), int(position), int(has_gauss), float(cached_gaussian)]

@@ -12,7 +12,7 @@ from ddp_tokens.corpora.lock import Shape, read_corpus, require_same_source, sha
 from ddp_tokens.corpora.rows import Row
 from ddp_tokens.errors import EvidenceError
 from ddp_tokens.layout import Layout
-from ddp_tokens.plan import Plan, read_plan
+from ddp_tokens.plan import Plan, dealt, read_plan
 from ddp_tokens.steps import dump
 from ddp_tokens.tensors import fits, load_tensors, load_weights
 from ddp_tokens.workloads import Workload
@@ -29,12 +29,19 @@ class Prepared:
         return shape_in(self.lock)
 
 
-def read_prepared(experiment: Experiment, at: Layout) -> Prepared:
-    """Raises CorpusError or PlanError when they are missing, altered, or made for other settings than this view's."""
+def read_prepared(experiment: Experiment, at: Layout, repartitioned: bool = False) -> Prepared:
+    """Raises CorpusError or PlanError when they are missing, altered, or made for other settings than this view's.
+
+    `repartitioned`: the plan may have been made for another number of ranks; its windows are dealt to this one.
+    """
     rows, lock = read_corpus(at.rows, at.lock)
     settings = dump(experiment)
     if "corpus" in settings:
         require_same_source(experiment.corpus, lock, at.lock)
+    if repartitioned:
+        any_size = {name: value for name, value in settings.items() if name != "world_size"}
+        plan = read_plan(at.plan, lock["corpus_sha256"], any_size)
+        return Prepared(rows, lock, dealt(plan, experiment.world_size))
     return Prepared(rows, lock, read_plan(at.plan, lock["corpus_sha256"], settings))
 
 

@@ -49,6 +49,10 @@ class Layout:
     def run(self, name: str) -> Path:
         return self.root / "runs" / name
 
+    def rank_logs(self, run: str) -> Path:
+        """Where each rank was and how long it took: different in each rebuild, hence below logs/."""
+        return self.root / "logs" / "ranks" / run
+
     def checkpoint(self, run: str, step: int) -> Path:
         return self.run(run) / checkpoint_name(step)
 
@@ -89,3 +93,8 @@ RUNS = ("interrupt", "continuous", "resume")
 
 def checkpoints_in(run: Path) -> list[Path]:
     return sorted(path for path in run.glob("step-*") if path.is_dir())
+
+
+def all_checkpoints_in(runs: Path) -> list[Path]:
+    """Below every run's folder, and below the hidden folders that hold the working checkpoints of unfinished runs."""
+    return sorted(path for path in runs.glob("*/step-*") if path.is_dir())

@@ -1,6 +1,7 @@
 """Command lines: `--config` or `--settings`, and one generated flag for every field of the experiment."""
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -100,7 +101,11 @@ def run_as_program(program: str, main: Callable[[Sequence[str]], int], arguments
 
 
 def sentence(error: UserError | OSError) -> str:
-    return f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+    if not isinstance(error, OSError):
+        return str(error)
+    what_to_do = [": free some space and start again"] if error.errno in (errno.ENOSPC, errno.EDQUOT) else []
+    notes = [f"; {note}" for note in getattr(error, "__notes__", [])]
+    return "".join([f"{error.filename}: {error.strerror}", *what_to_do, *notes])
 
 
 def _with_hyphens(argument: str) -> str:

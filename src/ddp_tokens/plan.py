@@ -23,8 +23,7 @@ def pools(rows: Sequence[Row], world_size: int) -> list[list[str]]:
     Every row is in exactly one pool; sizes differ by at most one.
     """
     ordered = [row.id for row in sorted(rows, key=lambda row: (len(row.tokens), row.id))]
-    edges = [rank * len(ordered) // world_size for rank in range(world_size + 1)]
-    return [ordered[start:end] for start, end in pairwise(edges)]
+    return _split(ordered, world_size)
 
 
 def require_large_pools(rows: int, world_size: int, accumulation: int, batch: int) -> None:
@@ -57,6 +56,33 @@ def make_plan(rows: Sequence[Row], *, seed: int, steps: int, world_size: int, ac
 def microbatches_of(window: Window, rank: int, rows: Mapping[str, Row]) -> list[list[Row]]:
     """The rows of one rank in one window, by microbatch."""
     return [[rows[row_id] for row_id in microbatch] for microbatch in window[rank]]
+
+
+def repartition(window: Window, world_size: int, name: str = "the window") -> Window:
+    """The rows of a window, each once and in the same order, dealt to another number of ranks.
+
+    Ranks differ by at most one row. A rank's rows are split into as few microbatches as keep each as small as the
+    window's largest, and these too differ by at most one row.
+    Raises PlanError when there are fewer rows than ranks: a rank without a microbatch has no backward to join with.
+    """
+    rows = [row for of_rank in window for microbatch in of_rank for row in microbatch]
+    if len(rows) < world_size:
+        raise PlanError(f"{name} holds {len(rows)} rows, too few for {world_size} ranks: start {len(rows)} or fewer")
+    batch = max(len(microbatch) for of_rank in window for microbatch in of_rank)
+    return [_split(own, -(-len(own) // batch)) for own in _split(rows, world_size)]
+
+
+def dealt(plan: Plan, world_size: int) -> Plan:
+    """The plan for `world_size` ranks: each window as it is, or repartitioned."""
+    return [
+        window if len(window) == world_size else repartition(window, world_size, f"window {index}")
+        for index, window in enumerate(plan, start=1)
+    ]
+
+
+def _split(items: list[str], parts: int) -> list[list[str]]:
+    edges = [part * len(items) // parts for part in range(parts + 1)]
+    return [items[start:end] for start, end in pairwise(edges)]
 
 
 def counts_per_rank(window: Window, rows: Mapping[str, Row]) -> list[int]:

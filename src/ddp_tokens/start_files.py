@@ -46,5 +46,6 @@ def held_digests(
         "optimizer_scalars": sha256_of_json(common["optimizer"]),
         "history": sha256_of_json(common["history"]),
         "rank_history": sha256_of_json(rank_part["history"]),
+        **({"extras": sha256_of_json(common["extras"])} if common["extras"] else {}),
         **generators,
     }

@@ -14,7 +14,7 @@ from typing import Any, cast
 from pydantic import TypeAdapter
 
 from ddp_tokens.config import Experiment
-from ddp_tokens.files import read_json, to_json
+from ddp_tokens.files import read_json, sha256_of_json, to_json
 from ddp_tokens.sources import SOURCE_ROOT, module_path, source_files
 
 PROJECT_ROOT = SOURCE_ROOT.parent
@@ -47,7 +47,7 @@ STEPS = {
     "check_loss": _script("check_loss"),
     "gradients": Step("src/ddp_tokens/gradients.py", (*MODEL_FIELDS, *RANK_FIELDS)),
     "check_parity": _script("check_parity", "tolerances"),
-    "check_window": _script("check_window"),
+    "check_window": _script("check_window", "world_size"),
     "check_zero_window": _script("check_zero_window"),
     "interrupt": Step("src/ddp_tokens/train.py", (*RUN_FIELDS, "interrupt_at")),
     "continuous": Step("src/ddp_tokens/train.py", RUN_FIELDS),
@@ -87,6 +87,13 @@ def code_of(experiment: Experiment, step: str) -> dict[str, str]:
     if workload:
         entries.append(workload)
     return {name: digest for entry in entries for name, digest in _digests_of_sources(entry)}
+
+
+def code_of_training(experiment: Experiment) -> str:
+    """SHA-256 over the sources that training uses, wherever the project lies: the same by hand and by the rules."""
+    entries = (module_path("ddp_tokens.train"), module_path(f"ddp_tokens.workloads.{experiment.workload}"))
+    paths = {path for entry in entries if entry for path in source_files(entry)}
+    return sha256_of_json({str(path.relative_to(SOURCE_ROOT)): _digest(path) for path in paths})
 
 
 def read_settings(path: Path | str) -> Experiment:

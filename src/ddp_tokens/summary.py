@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ddp_tokens.checks.verdict import Verdict, read_verdicts
+from ddp_tokens.checks.verdict import INCONCLUSIVE, Verdict, read_verdicts
 from ddp_tokens.config import Experiment
 from ddp_tokens.errors import GateError
 from ddp_tokens.files import read_json
@@ -75,7 +75,9 @@ def headline(summary: Mapping[str, Any]) -> str:
     counted = f"{number} verdict{'' if number == 1 else 's'} in {len(summary['checks'])} checks"
     if problems:
         return f"{counted}, not all as expected: {'; '.join(problems)}."
-    return f"{counted}, all as expected."
+    undecided = sum(verdict["outcome"] == INCONCLUSIVE for verdict in summary["verdicts"])
+    told = f"; {undecided} of them inconclusive, where these rows cannot tell" if undecided else ""
+    return f"{counted}, all as expected{told}."
 
 
 def gate(summary_path: Path | str) -> str:

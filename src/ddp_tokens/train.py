@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,15 @@ from ddp_tokens.errors import CheckpointError
 from ddp_tokens.files import sha256, write_json_lines
 from ddp_tokens.generators import read_generators
 from ddp_tokens.guard import require_proven
+from ddp_tokens.identity import NOTHING, Allowed, add_flags, allowed_by, told
 from ddp_tokens.inputs import Prepared, initial_model, read_prepared, require_initial
 from ddp_tokens.layout import Layout, checkpoint_name
 from ddp_tokens.options import parse, run_as_program
+from ddp_tokens.progress import WrittenProgress, launch_name
+from ddp_tokens.rank_failure import Watch, checkpoint_finder, explaining, watched
+from ddp_tokens.rank_log import RankLog
 from ddp_tokens.start import StartRecord, take_start, write_start
-from ddp_tokens.steps import code_of, dump
+from ddp_tokens.steps import code_of, code_of_training, dump
 from ddp_tokens.stopping import Stop, Stopped, end_on_signals, stop_on_signals
 from ddp_tokens.tensors import save_tensors, weights_of
 from ddp_tokens.trainer import build_optimizer, train
@@ -47,6 +51,7 @@ log = logging.getLogger(PROGRAM)
 
 def main(arguments: Sequence[str]) -> int:
     experiment, at, own = parse(PROGRAM, arguments, _run_name, _add_arguments, __doc__)
+    allowed = allowed_by(own)
     stop = Stop()
     end_on_signals()
     end_with(starters_of_rank(os.environ), first=stop.orphaned)
@@ -58,7 +63,7 @@ def main(arguments: Sequence[str]) -> int:
     for warning in require_proven([at.check("loss"), at.check("gradient_parity")], experiment.train_anyway):
         log.warning("warning: %s", warning)
     make_deterministic(experiment.threads_per_rank)
-    stopped = run_training(experiment, at, world, _run_name(own), own.resume, stop)
+    stopped = run_training(experiment, at, world, _run_name(own), own.resume, stop, allowed)
     if stopped is None:
         return 0
     log.info("%s: %s", PROGRAM, stopped.sentence)
@@ -66,24 +71,34 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def run_training(
-    experiment: Experiment, at: Layout, world: World, run: str, resume: Path | None, stop: Stop | None = None
+    experiment: Experiment,
+    at: Layout,
+    world: World,
+    run: str,
+    resume: Path | None,
+    stop: Stop | None = None,
+    allowed: Allowed = NOTHING,
 ) -> Stopped | None:
     """Write runs/RUN/: a checkpoint at the last update, the global history, and per rank what it started from, its
     history and its parameters. None when that is done, else where a wish to stop, of any rank, has ended the run.
     """
-    prepared = read_prepared(experiment, at)
+    prepared = read_prepared(experiment, at, allowed.repartition)
     require_initial(at.initial)
     identity = run_identity(experiment, at)
     until = experiment.interrupt_at if run == "interrupt" else experiment.steps
     key = working_key(run, until, identity, world, code_of(experiment, run), resume)
     working = Working(at.working(run, key), experiment.checkpoint_every, experiment.keep, identity, world)
     stop = stop or Stop()
+    finder = checkpoint_finder(at.run(run).parent, identity, until)
+    watch = Watch(at.rank_logs(run), world, launch_name(os.environ), PROGRAM, finder)
     with (
-        process_group(experiment.resolved_backend, experiment.timeout_s),
+        watched(watch) as progress,
+        process_group(experiment.resolved_backend, experiment.timeout_s, progress),
+        explaining(watch, progress),
         running_alone(at.run_lock(run), at.run(run), world, experiment.timeout_s),
         stop_on_signals(stop),
     ):
-        return _run(run, until, experiment, at, prepared, working, resume, stop)
+        return _run(run, until, experiment, at, prepared, working, resume, stop, allowed, progress)
 
 
 @dataclass(frozen=True)
@@ -115,40 +130,57 @@ def _run(
     working: Working,
     resume: Path | None,
     stop: Stop,
+    allowed: Allowed,
+    progress: WrittenProgress,
 ) -> Stopped | None:
     begun = begin(experiment, prepared, at.initial, working.world)
-    start = _set_out(begun, working, resume, until)
-    stopped = _train_until(until, begun, experiment, prepared, working, stop)
+    start, working = _set_out(begun, working, resume, until, allowed)
+    stopped = _train_until(until, begun, experiment, prepared, working, stop, progress)
     if stopped is None:
         write_run(at.run(run), begun.state, start, working.identity, working.world)
         working.remove(run)
     return stopped
 
 
-def _set_out(begun: Begun, working: Working, resume: Path | None, until: int) -> StartRecord:
-    """Bring the new process to where the run stands, and return what this rank held when the run was started first."""
+def _set_out(
+    begun: Begun, working: Working, resume: Path | None, until: int, allowed: Allowed
+) -> tuple[StartRecord, Working]:
+    """Bring the new process to where the run stands. Returns what this rank held when the run was started first, and
+    the working checkpoints under the identity that the run has from here on, see checkpoint.load.
+    """
     state, identity, world = begun.state, working.identity, working.world
     newest = working.find()
     if newest is not None:
-        load(newest, state, identity, world)
+        working = replace(working, identity=load(newest, state, identity, world, allowed))
         log.info("continuing after update %d of %d", state.step, until)
-        return working.first_start()
+        return working.first_start(), working
     if resume is not None:
-        load(resume, state, identity, world)
+        identity = load(resume, state, identity, world, allowed)
+        working = replace(working, identity=identity)
+        for line in told(identity):
+            log.warning("warning: not an exact run, %s", line)
         if state.step >= until:
             raise CheckpointError(f"{resume} is at update {state.step}, so nothing is left to do up to {until}")
     start = take_start(state, begun.when_seeded, world)
     working.keep_start(start)
-    return start
+    return start, working
 
 
 def _train_until(
-    until: int, begun: Begun, experiment: Experiment, prepared: Prepared, working: Working, stop: Stop
+    until: int,
+    begun: Begun,
+    experiment: Experiment,
+    prepared: Prepared,
+    working: Working,
+    stop: Stop,
+    progress: WrittenProgress,
 ) -> Stopped | None:
     state, world = begun.state, working.world
     clip_norm = experiment.optimizer.clip_norm
-    updates = train(begun.model, state, begun.workload, prepared.plan, prepared.rows, world, until, clip_norm)
+    updates = train(begun.model, state, begun.workload, prepared.plan, prepared.rows, world, until, clip_norm, progress)
+    rank_log = RankLog(progress.path.parent, world.rank, state.step, world.size)
     for record in tqdm(updates, total=until, initial=state.step, disable=None if world.is_main else True):
+        rank_log.update(record, state.rank_history[-1], progress)
         step = record["step"]
         if step % LINES_EVERY == 0 or step == until:
             log.info("update %d of %d: loss %.4f over %d units", step, until, record["loss"], record["units"])
@@ -181,10 +213,11 @@ def write_run(
 
 
 def run_identity(experiment: Experiment, at: Layout) -> dict[str, Any]:
-    """What two runs must have in common to be the same path: settings, data, order, weights, versions, threads."""
+    """What two runs must have in common to be one path: settings, data, order, weights, code, versions, threads."""
     settings = {name: value for name, value in dump(experiment).items() if name not in NOT_IDENTITY}
     files = {"plan.json": sha256(at.plan), "rows.jsonl": sha256(at.rows), "initial.safetensors": sha256(at.initial)}
-    return settings | files | {"torch": torch.__version__, "python": sys.version.split()[0]}
+    code = code_of_training(experiment)
+    return settings | files | {"code": code, "torch": torch.__version__, "python": sys.version.split()[0]}
 
 
 def _run_name(own: argparse.Namespace) -> str:
@@ -199,6 +232,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     which.add_argument(
         "--resume", type=Path, metavar="PATH", help="a checkpoint, e.g. results/EXP/runs/interrupt/step-0050"
     )
+    add_flags(parser)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from ddp_tokens.corpora.rows import Row
 from ddp_tokens.errors import DivergedError
 from ddp_tokens.normalization import global_token_loss
 from ddp_tokens.plan import Plan, microbatches_of
+from ddp_tokens.progress import UNWATCHED, Progress
 from ddp_tokens.window import accumulate, count_window, sum_window
 from ddp_tokens.workloads import Workload
 from ddp_tokens.world import World
@@ -32,6 +33,7 @@ def train(
     world: World,
     until: int,
     clip_norm: float | None = None,
+    progress: Progress = UNWATCHED,
 ) -> Iterator[dict[str, Any]]:
     """Make updates state.step + 1 to `until`; append to both histories; yield each global record.
 
@@ -44,13 +46,13 @@ def train(
     """
     model.train()
     for step in range(state.step + 1, until + 1):
+        progress.begins_update(step)
         window, name = plan[step - 1], f"window {step}"
         microbatches = microbatches_of(window, world.rank, rows)
         local, total = count_window(microbatches, name, world.device)
         batches = [workload.collate(microbatch, world.device) for microbatch in microbatches]
-        local_loss, summed = accumulate(
-            model, workload, batches, partial(global_token_loss, global_count=total, world_size=world.size)
-        )
+        normalize = partial(global_token_loss, global_count=total, world_size=world.size)
+        local_loss, summed = accumulate(model, workload, batches, normalize, progress)
         loss_sum = sum_window(workload, name, local_loss, summed, local, world)
         _require_finite("loss", loss_sum, step)
         record = {"step": step, "units": total, "loss_sum": loss_sum, "loss": loss_sum / total}

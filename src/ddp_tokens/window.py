@@ -10,6 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ddp_tokens.corpora.rows import Row, supervised_in
 from ddp_tokens.distributed import global_count, sum_over_ranks
 from ddp_tokens.errors import EmptyWindowError
+from ddp_tokens.progress import REDUCING_BACKWARD, UNWATCHED, Progress
 from ddp_tokens.workloads import Workload, require_same_units
 from ddp_tokens.world import World
 
@@ -34,6 +35,7 @@ def accumulate(
     workload: Workload,
     batches: Sequence[Any],
     normalize: Callable[[torch.Tensor], torch.Tensor],
+    progress: Progress = UNWATCHED,
 ) -> tuple[float, float]:
     """Leave in each parameter's .grad the window's gradient, averaged over ranks.
 
@@ -45,9 +47,12 @@ def accumulate(
     model.zero_grad(set_to_none=True)
     losses, units = [], 0.0
     for index, batch in enumerate(batches):
-        with nullcontext() if index == len(batches) - 1 else model.no_sync():
+        is_last = index == len(batches) - 1
+        progress.begins_microbatch(index + 1)
+        with nullcontext() if is_last else model.no_sync():
             loss, units_of_batch = workload.loss_sum(workload.forward(model, batch), batch)
-            normalize(loss).backward()
+            with progress.entered("all-reduce of the gradients", REDUCING_BACKWARD) if is_last else nullcontext():
+                normalize(loss).backward()
         losses.append(loss.detach())
         units += units_of_batch
     return float(torch.stack(losses).double().sum()), float(units)
@@ -61,6 +66,6 @@ def sum_window(workload: Workload, window: str, loss_sum: float, summed: float, 
     """
     units = [0.0] * (2 * world.size)
     units[2 * world.rank : 2 * world.rank + 2] = [summed, counted]
-    total, *of_ranks = sum_over_ranks([loss_sum, *units], world.device)
+    total, *of_ranks = sum_over_ranks([loss_sum, *units], world.device, "loss sum")
     require_same_units(workload, window, list(zip(of_ranks[::2], of_ranks[1::2], strict=True)))
     return total

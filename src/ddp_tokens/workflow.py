@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ddp_tokens.config import Experiment, OwnRows, load_experiment
+from ddp_tokens.control_settings import require_suitable
 from ddp_tokens.errors import ConfigError, LaunchError
 from ddp_tokens.files import write_text
 from ddp_tokens.layout import checkpoint_name
@@ -40,8 +41,9 @@ class Experiments:
             raise ConfigError("config/config.yaml: field 'experiments' names no experiment to build")
         if CONTROLS in self.names:
             raise ConfigError(f"config/config.yaml: '{CONTROLS}' is no experiment: `snakemake {CONTROLS}` builds them")
-        for name in self.names:
+        for name in (*self.names, CONTROLS):
             self.get(name)
+        require_suitable(self.get(CONTROLS))
 
     def get(self, name: str) -> Experiment:
         if name not in self._read_so_far:

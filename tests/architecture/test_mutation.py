@@ -5,13 +5,30 @@ import re
 import pytest
 
 from ddp_tokens.steps import PROJECT_ROOT
-from tests.mutation import EXPLAINED, MODULES, Result, differences, explained, judge_of, report, source_of, undecorated
+from tests.mutation import (
+    EXPLAINED,
+    MODULES,
+    Result,
+    differences,
+    explained,
+    judge_of,
+    report,
+    source_of,
+    undecorated,
+    with_named_lambdas,
+)
 
 
 @pytest.mark.parametrize("module", MODULES)
 def test_each_module_has_the_test_file_that_judges_it(module):
     assert (PROJECT_ROOT / source_of(module)).is_file()
     assert (PROJECT_ROOT / judge_of(module)).is_file()
+
+
+def test_every_check_is_in_the_list():
+    """But for texts, of which tests/mutation.md says so."""
+    checks = {f"checks.{path.stem}" for path in (PROJECT_ROOT / "src" / "ddp_tokens" / "checks").glob("[a-z]*.py")}
+    assert checks - set(MODULES) == {"checks.meanings"}
 
 
 def test_each_explained_mutant_is_of_a_module_in_the_list():
@@ -53,6 +70,27 @@ def test_a_property_stays_one_and_its_function_is_undecorated():
     exec(undecorated(DECORATED), names)
     assert names["Circle"](3).diameter == 6
     assert "@" not in undecorated(DECORATED)
+
+
+LAMBDAS = """
+TABLE = {
+    "sum": lambda a, b=1: a + b,
+    "twice": lambda a: (
+        2 * a
+    ),
+}
+def f():
+    return lambda: 7
+"""
+
+
+def test_a_lambda_outside_functions_becomes_a_function_of_the_same_value():
+    names = {}
+    exec(with_named_lambdas(LAMBDAS), names)
+    assert [names["TABLE"]["sum"](3), names["TABLE"]["sum"](3, 4), names["TABLE"]["twice"](3)] == [4, 7, 6]
+    assert names["TABLE"]["sum"].__name__ != "<lambda>" != names["TABLE"]["twice"].__name__
+    assert names["TABLE"]["sum"] is not names["TABLE"]["twice"]
+    assert names["f"]().__name__ == "<lambda>", "mutmut changes it with its function"
 
 
 def test_a_mutant_is_told_by_its_changed_lines():

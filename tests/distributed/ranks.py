@@ -13,8 +13,8 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
@@ -50,22 +50,55 @@ def run_ranks(
     is raised with the traceback; TimeoutError, with every stack, when ranks have not ended in time.
     """
     folder = Path(tempfile.mkdtemp(prefix="ranks-", dir=tmp_path))
+    with _started(function, world_size, folder, joined, timeout, arguments) as processes:
+        _wait_for_all(processes, folder, timeout)
+    return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(world_size)]
+
+
+def ends_of_ranks(
+    function: Callable[..., Any], world_size: int, tmp_path: Path, *arguments: Any, timeout: float = 60
+) -> list[dict[str, Any]]:
+    """As run_ranks without `joined`, but no rank is ended because another has failed.
+
+    By rank: `exit`, its exit code; `returned`, what the function returned, or None; `error`, its traceback, or None.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="ranks-", dir=tmp_path))
+    with _started(function, world_size, folder, False, timeout, arguments) as processes:
+        deadline = time.monotonic() + timeout
+        for process in processes:
+            process.join(max(0.0, deadline - time.monotonic()))
+        running = [rank for rank, process in enumerate(processes) if process.exitcode is None]
+        if running:
+            raise TimeoutError(f"ranks {running} did not end within {timeout} s")
+        return [_end_of(rank, process, folder) for rank, process in enumerate(processes)]
+
+
+def _end_of(rank: int, process: BaseProcess, folder: Path) -> dict[str, Any]:
+    returned, error = folder / f"rank-{rank}.json", folder / f"rank-{rank}.error"
+    return {
+        "exit": process.exitcode,
+        "returned": json.loads(returned.read_text()) if returned.exists() else None,
+        "error": error.read_text() if error.exists() else None,
+    }
+
+
+@contextmanager
+def _started(
+    function: Callable[..., Any], world_size: int, folder: Path, joined: bool, timeout: float, arguments: Sequence[Any]
+) -> Iterator[list[BaseProcess]]:
+    worlds = [World(rank, rank, world_size) for rank in range(world_size)]
     processes = [
-        RANKS.Process(
-            target=_run_rank, args=(function, World(rank, rank, world_size), folder, joined, timeout, arguments)
-        )
-        for rank in range(world_size)
+        RANKS.Process(target=_run_rank, args=(function, world, folder, joined, timeout, arguments)) for world in worlds
     ]
     try:
         for process in processes:
             process.start()
-        _wait_for_all(processes, folder, timeout)
+        yield list(processes)
     finally:
         for process in processes:
             if process.pid is not None:
                 process.kill()
                 process.join()
-    return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(world_size)]
 
 
 def _wait_for_all(processes: Sequence[BaseProcess], folder: Path, timeout: float) -> None:

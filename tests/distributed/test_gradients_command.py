@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import pytest
 
 from ddp_tokens import gradients
-from ddp_tokens.checks.gradient_parity import REFERENCES, check_gradient_parity, facts_of_windows
+from ddp_tokens.checks.gradient_parity import check_gradient_parity, count_windows
+from ddp_tokens.checks.gradient_references import REFERENCES
 from ddp_tokens.checks.loss import check_loss
 from ddp_tokens.checks.verdict import Verdict, write_verdicts
 from ddp_tokens.checks.zero_window import check_zero_window
@@ -32,7 +33,7 @@ def parity(tiny: Tiny) -> list[Verdict]:
         tiny.experiment.tolerances,
         {name: tiny.at.reference(name) for name in REFERENCES},
         {(formula, dtype): tiny.at.gradients(formula, dtype) for formula in FORMULAS for dtype in DTYPES},
-        facts_of_windows(tiny.at.rows, tiny.at.lock, tiny.at.plan),
+        count_windows(tiny.at.rows, tiny.at.lock, tiny.at.plan),
     )
 
 

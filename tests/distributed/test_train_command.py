@@ -1,5 +1,6 @@
 """ddp_tokens.train says in one sentence why it does not train, with exit code 2, and then leaves every file alone."""
 
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -8,11 +9,12 @@ from typing import Any
 
 import pytest
 
+from ddp_tokens.checkpoint_files import make_manifest
 from ddp_tokens.checks.verdict import Verdict, write_verdicts
-from ddp_tokens.files import digests
+from ddp_tokens.files import digests, write_json
 from ddp_tokens.world import World
 from tests.distributed.ranks import run_ranks
-from tests.distributed.tiny import STEPS, Tiny, prepared, train_as_program
+from tests.distributed.tiny import INTERRUPT_AT, STEPS, Tiny, prepared, train_as_program
 
 
 def everything(tiny: Tiny) -> dict[str, str]:
@@ -91,6 +93,39 @@ def test_resume_from_a_damaged_checkpoint_names_the_part(copy_of, part, damage: 
         assert part in sentence
         assert str(tiny.interrupted) in sentence
         assert "use another checkpoint" in sentence
+
+
+def swap_ranks(directory: Path) -> None:
+    for suffix in ("json", "safetensors"):
+        contents = [(directory / f"rank-{rank}.{suffix}").read_bytes() for rank in range(2)]
+        for rank in range(2):
+            (directory / f"rank-{rank}.{suffix}").write_bytes(contents[1 - rank])
+
+
+def plant_pickle(directory: Path) -> None:
+    (directory / "rank-1.safetensors").write_bytes(pickle.dumps({"torch_cpu": [0]}))
+
+
+def plant_nan(directory: Path) -> None:
+    path = directory / "rank-1.json"
+    path.write_text(path.read_text().replace('"loss_sum": ', '"loss_sum": NaN, "was": ', 1))
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (swap_ranks, "rank-0.json is of rank 1"),
+        (plant_pickle, "rank-1.safetensors is not a whole safetensors file"),
+        (plant_nan, "rank-1.json is damaged, it is not valid JSON"),
+    ],
+)
+def test_a_manifest_made_anew_hides_nothing(copy_of, damage: Callable[[Path], None], said):
+    """Every rank reads the parts of all ranks. All kinds are in tests/unit/test_damaged_checkpoints.py."""
+    tiny = copy_of(2)
+    damage(tiny.interrupted)
+    write_json(tiny.interrupted / "manifest.json", make_manifest(tiny.interrupted, INTERRUPT_AT, 2))
+    for sentence in refused(tiny, "--resume", str(tiny.interrupted)):
+        assert said in sentence
 
 
 @pytest.mark.parametrize(

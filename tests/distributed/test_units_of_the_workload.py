@@ -13,7 +13,7 @@ from ddp_tokens.config import Optimizer
 from ddp_tokens.corpora.rows import UNSUPERVISED
 from ddp_tokens.distributed import barrier, global_count, wrap_for_ddp
 from ddp_tokens.errors import WorkloadError
-from ddp_tokens.gradients import gradient_dumps
+from ddp_tokens.gradients import gradients_left_by, token_mean
 from ddp_tokens.inputs import Prepared
 from ddp_tokens.trainer import build_optimizer, train
 from ddp_tokens.world import World
@@ -125,7 +125,7 @@ def dump_gradients(world: World, kind: str) -> str | None:
     model = wrap_for_ddp(workload.build_model(None, None), world)
     prepared = Prepared(ROWS, {}, [[[["one"]], [["two"]]], [[["one"], ["half"]], [["two"], ["two"]]]])
     try:
-        gradient_dumps(model, workload, prepared, world)
+        gradients_left_by(token_mean, model, workload, prepared, {"first": 0, "most_unequal": 1}, world)
     except WorkloadError as error:
         return str(error)
     return None

@@ -17,12 +17,13 @@ from ddp_tokens import checkpoint
 from ddp_tokens.checkpoint import TrainingState, load, save
 from ddp_tokens.checkpoint_files import expected_files, make_manifest, verify
 from ddp_tokens.config import Optimizer
-from ddp_tokens.errors import CheckpointError, EvidenceError
+from ddp_tokens.determinism import seed_rank
+from ddp_tokens.errors import CheckpointError
 from ddp_tokens.files import read_json, write_json
 from ddp_tokens.layout import checkpoints_in
 from ddp_tokens.trainer import build_optimizer
 from ddp_tokens.world import World
-from tests.unit.training import adamw, advance, fresh_run, new_state
+from tests.unit.training import adamw, advance, fresh_run, new_state, start_of
 
 IDENTITY = {"seed": 17, "batch": 2}
 OPTIMIZERS = {
@@ -316,11 +317,11 @@ def test_what_another_rank_refuses_is_refused_here_too(saved, monkeypatch):
     """The sum over ranks is replaced by that of a group in which one other rank refuses; real ones are in
     tests/distributed.
     """
-    monkeypatch.setattr(checkpoint, "sum_over_ranks", lambda values, device: {"cuda:1": [values[0] + 1.0]}[device])
-    with pytest.raises(CheckpointError, match="step-0002 cannot be used by 1 of 2 ranks, which say why"):
-        load(saved[0], new_state(), IDENTITY, World(1, 1, 2, "cuda:1"))
+    monkeypatch.setattr(checkpoint, "sum_over_ranks", lambda values, device: {"cpu": [values[0] + 1.0]}[device])
+    with pytest.raises(CheckpointError, match="step-0002 cannot be used by 1 of 1 ranks, which say why"):
+        load(saved[0], new_state(), IDENTITY, World())
     with pytest.raises(CheckpointError, match="step-0002 was written with batch 2"):  # its own reason comes first
-        load(saved[0], new_state(), IDENTITY | {"batch": 4}, World(1, 1, 2, "cuda:1"))
+        load(saved[0], new_state(), IDENTITY | {"batch": 4}, World())
 
 
 class Payload:
@@ -346,7 +347,7 @@ def test_a_planted_pickle_is_refused_and_not_executed(saved, tmp_path, manifest)
     if manifest == "made to fit":
         write_json(directory / "manifest.json", make_manifest(directory, step=2, world_size=1))
         assert_refused_and_unchanged(
-            directory, IDENTITY, EvidenceError, r"model\.safetensors is not a whole safetensors file"
+            directory, IDENTITY, CheckpointError, r"model\.safetensors is not a whole safetensors file"
         )
     else:
         assert_refused_and_unchanged(directory, IDENTITY, CheckpointError, r"model\.safetensors was altered")
@@ -358,3 +359,67 @@ def test_a_copied_checkpoint_is_as_good(saved, tmp_path):
     state = new_state(seed=99)
     load(tmp_path / "elsewhere", state, IDENTITY, World())
     assert_same_tensors(tensors_of(state), tensors_of(saved[1]))
+
+
+def with_extras(state):
+    """A scheduler and a gradient scaler, as an experiment that has them would name them."""
+    state.extras["scheduler"] = torch.optim.lr_scheduler.StepLR(state.optimizer, step_size=2, gamma=0.5)
+    state.extras["scaler"] = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=3)
+    return state
+
+
+def scaled_update(state, until):
+    for _ in advance(state, until):
+        state.extras["scheduler"].step()
+        scaler = state.extras["scaler"]
+        scaler.scale(torch.zeros(()))  # makes the scaler's tensors, which its state_dict tells as numbers
+        scaler._growth_tracker += 1
+
+
+def test_a_scheduler_and_a_scaler_go_on_too(tmp_path):
+    """Rate 0.02, halved after every second update: 0.02, 0.02, 0.01, 0.01, 0.005."""
+    seed_rank(17, 0)
+    state = with_extras(new_state())
+    for until in (1, 2, 3):
+        scaled_update(state, until)
+    save(tmp_path / "step-0003", state, IDENTITY, World())
+    extras = read_json(tmp_path / "step-0003" / "common.json")["extras"]
+    assert (extras["scheduler"]["last_epoch"], extras["scheduler"]["_last_lr"]) == (3, [0.01])
+    assert (extras["scaler"]["scale"], extras["scaler"]["_growth_tracker"]) == (1024.0, 3)
+
+    resumed = with_extras(new_state(seed=99))
+    assert resumed.extras["scaler"].state_dict()["_growth_tracker"] == 0
+    load(tmp_path / "step-0003", resumed, IDENTITY, World())
+    for name in ("scheduler", "scaler"):
+        assert resumed.extras[name].state_dict() == state.extras[name].state_dict()
+    assert start_of(resumed).document["held"]["extras"] == start_of(state).document["held"]["extras"]
+    for until in (4, 5):
+        scaled_update(state, until)
+    load(tmp_path / "step-0003", resumed, IDENTITY, World())
+    for until in (4, 5):
+        scaled_update(resumed, until)
+    assert [group["lr"] for group in resumed.optimizer.param_groups] == [0.005]
+    assert_same_tensors(tensors_of(resumed), tensors_of(state))
+    for name, of in (("a", state), ("b", resumed)):
+        save(tmp_path / name, of, IDENTITY, World())
+    assert (tmp_path / "a" / "common.json").read_bytes() == (tmp_path / "b" / "common.json").read_bytes()
+
+
+def test_an_extra_that_only_one_side_has_is_refused(tmp_path):
+    save(tmp_path / "with", with_extras(fresh_run(2)), IDENTITY, World())
+    save(tmp_path / "without", fresh_run(2), IDENTITY, World())
+    with pytest.raises(CheckpointError, match=r"common\.json is of an optimizer with other parameters or settings"):
+        load(tmp_path / "with", new_state(), IDENTITY, World())  # a scheduled group also holds its initial rate
+    scaled = new_state()
+    scaled.extras["scaler"] = torch.amp.GradScaler("cpu")
+    with pytest.raises(CheckpointError, match=r"without/common\.json has no state of scaler, other than this run"):
+        load(tmp_path / "without", scaled, IDENTITY, World())
+
+
+def test_an_extra_that_json_would_change_is_refused_when_written(tmp_path):
+    """MultiStepLR counts its milestones by number; as text they would never be met again."""
+    state = fresh_run(1)
+    state.extras["scheduler"] = torch.optim.lr_scheduler.MultiStepLR(state.optimizer, milestones=[2, 3])
+    with pytest.raises(CheckpointError, match="the state of scheduler has keys that are no text"):
+        save(tmp_path / "step-0001", state, IDENTITY, World())
+    assert not (tmp_path / "step-0001").exists()

@@ -1,6 +1,6 @@
 import pytest
 
-from ddp_tokens.checkpoint_files import expected_files, make_manifest, require_same_identity, verify
+from ddp_tokens.checkpoint_files import expected_files, make_manifest, verify
 from ddp_tokens.errors import CheckpointError
 from ddp_tokens.files import read_json, write_json
 
@@ -109,20 +109,3 @@ def test_an_unexpected_file_is_refused_by_name(checkpoint):
     (checkpoint / "payload.bin").write_bytes(b"who knows")
     with pytest.raises(CheckpointError, match=r"payload\.bin"):
         verify(checkpoint)
-
-
-def test_the_same_identity_is_accepted():
-    require_same_identity("step-0002", {"seed": 1, "model": {"width": 8}}, {"model": {"width": 8}, "seed": 1})
-
-
-@pytest.mark.parametrize(
-    ("now", "problem"),
-    [
-        ({"seed": 2, "batch": 4}, "step-0002 was written with seed 1, this run has 2: resume with the same settings"),
-        ({"seed": 1}, "written with batch 4, this run has None"),
-        ({"seed": 1, "batch": 4, "torch": "2.13"}, "written with torch None, this run has 2.13"),
-    ],
-)
-def test_another_identity_is_refused_by_field(now, problem):
-    with pytest.raises(CheckpointError, match=problem):
-        require_same_identity("step-0002", {"seed": 1, "batch": 4}, now)

@@ -4,7 +4,7 @@ import numpy
 import pytest
 import torch
 
-from ddp_tokens.determinism import make_deterministic, seed_rank
+from ddp_tokens.determinism import make_deterministic, seed_new_rank, seed_rank
 
 
 def draws():
@@ -38,3 +38,14 @@ def test_threads_and_algorithms_are_set():
         assert torch.are_deterministic_algorithms_enabled()
     finally:
         torch.set_num_threads(before)
+
+
+def test_a_rank_that_joins_is_seeded_by_seed_rank_and_update():
+    def joined(*about):
+        seed_new_rank(*about)
+        return draws()
+
+    about = [(17, 2, 50), (18, 2, 50), (17, 3, 50), (17, 2, 51)]
+    assert joined(*about[0]) == joined(*about[0])
+    numbers = [number for one in about for number in joined(*one)] + [*seeded(17, 2)]
+    assert len(set(numbers)) == len(numbers)

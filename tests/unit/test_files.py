@@ -1,4 +1,6 @@
+import errno
 import json
+import os
 
 import pytest
 
@@ -29,6 +31,25 @@ def test_nothing_is_left_when_the_block_raises(tmp_path):
     with pytest.raises(RuntimeError, match="fire"):
         write_then_fail(tmp_path / "new.txt")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_names_the_file_that_was_meant_and_leaves_nothing(tmp_path, monkeypatch):
+    """A write or a sync knows no name by itself."""
+
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left on device") as raised:
+        write_text(tmp_path / "new.txt", "all of it")
+    assert raised.value.filename == str(tmp_path / "new.txt")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_error_that_names_its_file_keeps_it(tmp_path):
+    with pytest.raises(FileNotFoundError) as raised, replacing(tmp_path / "new.txt"):
+        (tmp_path / "other.txt").read_bytes()
+    assert raised.value.filename == str(tmp_path / "other.txt")
 
 
 def test_the_old_content_stays_when_the_block_raises(tmp_path):
@@ -102,3 +123,22 @@ def test_digests_are_sha256_by_path(tmp_path):
     assert list(found) == [str(tmp_path / "a"), str(tmp_path / "b")]
     assert found[str(tmp_path / "b")] == of_abc
     assert json.loads(to_json(found)) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('{"a": NaN}', "NaN is not a finite number"),
+        ("[-Infinity]", "-Infinity is not a finite number"),
+        ('{"a": [1e999]}', "1e999 is not a finite number"),
+        ('{"a": {"b": 1, "c": 2, "b": 1}}', "the field b stands there twice"),
+        ("[" * 10**5, "recursion"),
+    ],
+)
+def test_json_that_to_json_never_writes_is_refused(tmp_path, text, problem):
+    (tmp_path / "some.json").write_text(text)
+    with pytest.raises(EvidenceError, match=rf"some\.json is not valid JSON .*{problem}"):
+        read_json(tmp_path / "some.json")
+    (tmp_path / "some.jsonl").write_text(text + "\n")
+    with pytest.raises(EvidenceError, match=rf"some\.jsonl, line 1: not valid JSON .*{problem}"):
+        read_json_lines(tmp_path / "some.jsonl")

@@ -12,6 +12,7 @@ from ddp_tokens.formulas import (
     OF_MICROBATCHES,
     OF_RANKS,
     RIGHT,
+    Formula,
     WindowFacts,
     alike_on,
     excluded_by,
@@ -84,6 +85,16 @@ def test_without_a_window_before_no_count_can_be_stale():
     assert left_by("stale_count", replace(FACTS, previous_units=None)) == []
 
 
+def test_on_one_rank_none_is_alone():
+    assert BY_NAME["one_rank_only"].variants(ONE_RANK) == {}
+
+
+def test_without_a_choice_a_variant_needs_no_phrase():
+    assert [list(BY_NAME[name].variants(FACTS)) for name in ("token_mean", "mean_of_means", "stale_count")] == [
+        [""]
+    ] * 3
+
+
 def test_the_variants_of_a_choice_are_told_apart():
     three = replace(FACTS, units=((1,), (2,), (3,)), labels=((1,), (2,), (3,)), positions=((1,), (2,), (3,)))
     assert list(BY_NAME["one_rank_only"].variants(three)) == ["rank 0", "rank 1", "rank 2"]
@@ -93,10 +104,18 @@ def test_the_variants_of_a_choice_are_told_apart():
     assert weights == ((F(2, 4),), (F(1, 4),), (F(0),))
 
 
-def test_a_division_by_zero_has_no_weights():
+def test_a_division_of_nothing_by_zero_has_no_weights_or_none_that_matter():
+    """Not a number where the loss passes 0/0 on; otherwise the others' weights, here (9 + 27)/2 for each unit."""
     empty = replace(FACTS, units=((0, 0), (9, 27)))
     undefined = [formula.name for formula in possible_on(empty) if None in formula.variants(empty).values()]
-    assert undefined == ["mean_of_means", "mean_of_microbatch_means", "another_ranks_rows"]
+    assert undefined == ["mean_of_means", "mean_of_microbatch_means"]
+    assert BY_NAME["mean_of_means"].variants(empty) == {"": ((F(0), F(0)), (F(1, 72), F(1, 72))), "0/0": None}
+
+
+def test_rows_of_a_rank_that_holds_nothing_cannot_be_all_there_is():
+    """Rank 1 computing rank 0's nothing would leave no unit at all: that is the error of an empty window."""
+    empty = replace(FACTS, units=((0, 0), (9, 27)))
+    assert list(BY_NAME["another_ranks_rows"].variants(empty)) == ["rank 0 computes the rows of rank 1"]
 
 
 ONE_RANK = replace(FACTS, units=((4, 8),), labels=((5, 8),), positions=((6, 10),))
@@ -128,6 +147,18 @@ def test_equal_counts_make_a_mean_of_means_the_token_mean():
 def test_one_unit_more_makes_them_differ():
     """Fractions are exact: no imbalance is too small."""
     assert not alike("mean_of_means", replace(FACTS, units=((10**9, 0), (10**9 + 1, 0))))
+
+
+def test_a_division_by_zero_is_like_nothing():
+    empty = replace(FACTS, units=((0, 0), (9, 27)))
+    assert not alike("mean_of_means", empty)
+    assert not alike_on(empty, BY_NAME["mean_of_means"], BY_NAME["mean_of_microbatch_means"])
+
+
+@pytest.mark.parametrize("weights", [((F(1), F(1)),), ((F(1), F(1)), (F(1),))], ids=["a rank", "a microbatch"])
+def test_weights_that_lack_some_of_the_window_are_refused(weights):
+    with pytest.raises(ValueError, match="zip"):
+        alike_on(FACTS, RIGHT, Formula("incomplete", "", lambda facts: {"": weights}))
 
 
 def test_a_microbatch_without_units_has_no_say():

@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from ddp_tokens.layout import Layout, checkpoint_name, checkpoints_in
+from ddp_tokens.layout import Layout, all_checkpoints_in, checkpoint_name, checkpoints_in
 
 AT = Layout(Path("results/minimum"))
 
@@ -24,3 +24,18 @@ def test_only_whole_checkpoints_are_listed(tmp_path):
         (tmp_path / name).mkdir()
     (tmp_path / "step-notes.txt").write_text("a file")
     assert [path.name for path in checkpoints_in(tmp_path)] == ["step-0007", "step-0050"]
+
+
+def test_checkpoints_of_finished_and_of_unfinished_runs(tmp_path):
+    """A folder that is still being written has another name, and no file is a checkpoint."""
+    for name in (
+        "resume/step-0004",
+        ".resume.0f3a/step-0002",
+        "interrupt/step-0002",
+        "interrupt/.step-0004.tmp",
+        "other",
+    ):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "resume" / "step-0005").touch()
+    found = [str(path.relative_to(tmp_path)) for path in all_checkpoints_in(tmp_path)]
+    assert found == [".resume.0f3a/step-0002", "interrupt/step-0002", "resume/step-0004"]

@@ -8,7 +8,16 @@ from ddp_tokens.config import GeneratedCorpus
 from ddp_tokens.corpora.generated import make
 from ddp_tokens.errors import EvidenceError, PlanError
 from ddp_tokens.files import write_json
-from ddp_tokens.plan import counts_per_rank, make_plan, plan_document, pools, read_plan, windows_to_compare
+from ddp_tokens.plan import (
+    counts_per_rank,
+    dealt,
+    make_plan,
+    plan_document,
+    pools,
+    read_plan,
+    repartition,
+    windows_to_compare,
+)
 from tests.helpers import make_row
 
 ROWS = [make_row(f"row-{index:02d}", length=1 + (7 * index) % 11) for index in range(24)]
@@ -158,3 +167,54 @@ def test_a_truncated_plan_is_named(plan_file):
     plan_file.write_text(plan_file.read_text()[:20])
     with pytest.raises(EvidenceError, match=r"plan.json is not valid JSON"):
         read_plan(plan_file, "abc", SETTINGS)
+
+
+def flat(window):
+    return [row for of_rank in window for microbatch in of_rank for row in microbatch]
+
+
+WINDOWS = st.lists(st.lists(st.integers(1, 5), min_size=1, max_size=3), min_size=1, max_size=4)
+
+
+def numbered(sizes):
+    """A window whose microbatches have these sizes, by rank; each row is another."""
+    names = iter(range(10**6))
+    return [[[f"r{next(names)}" for _ in range(size)] for size in of_rank] for of_rank in sizes]
+
+
+@given(WINDOWS, st.integers(1, 6))
+def test_a_window_that_is_dealt_anew_holds_each_row_once(sizes, world_size):
+    window = numbered(sizes)
+    rows, largest = flat(window), max(size for of_rank in sizes for size in of_rank)
+    if len(rows) < world_size:
+        with pytest.raises(PlanError, match=f"window 7 holds {len(rows)} rows, too few for {world_size} ranks"):
+            repartition(window, world_size, "window 7")
+        return
+    new = repartition(window, world_size)
+    assert flat(new) == rows
+    assert len(new) == world_size
+    shares = [sum(map(len, of_rank)) for of_rank in new]
+    assert max(shares) - min(shares) <= 1
+    for share, of_rank in zip(shares, new, strict=True):
+        parts = [len(microbatch) for microbatch in of_rank]
+        assert 1 <= min(parts) <= max(parts) <= largest
+        assert max(parts) - min(parts) <= 1
+        assert len(parts) == -(-share // largest)  # no more microbatches than needed
+    assert repartition(window, world_size) == new
+
+
+def test_four_rows_of_two_ranks_by_hand():
+    window = [[["a", "b"]], [["c"], ["d"]]]
+    assert repartition(window, 3) == [[["a"]], [["b"]], [["c", "d"]]]
+    assert repartition(window, 1) == [[["a", "b"], ["c", "d"]]]
+
+
+def test_a_plan_is_dealt_window_by_window():
+    plan = plan_of(world_size=2)
+    assert dealt(plan, 2) == plan
+    new = dealt(plan, 3)
+    assert [flat(window) for window in new] == [flat(window) for window in plan]
+    assert {len(window) for window in new} == {3}
+    assert len({tuple(flat(window)) for window in new}) == len(plan)
+    with pytest.raises(PlanError, match="window 1 holds 12 rows, too few for 13 ranks: start 12 or fewer"):
+        dealt(plan, 13)

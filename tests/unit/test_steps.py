@@ -7,7 +7,16 @@ import sys
 import pytest
 
 from ddp_tokens.config import Experiment, OwnRows
-from ddp_tokens.steps import LOCK_FILE, PROJECT_ROOT, STEPS, dump, read_settings, settings_document, view
+from ddp_tokens.steps import (
+    LOCK_FILE,
+    PROJECT_ROOT,
+    STEPS,
+    code_of_training,
+    dump,
+    read_settings,
+    settings_document,
+    view,
+)
 from tests.helpers import tiny_experiment
 
 EXPERIMENTS = {
@@ -149,6 +158,41 @@ def test_an_edit_reruns_the_steps_that_use_the_file_and_no_other(copied, edited)
     finally:
         path.write_text(content)
     assert {step for step in PROBED if after[step] != before[step]} == EDITS[edited]
+
+
+CODE_PROBE = """
+from ddp_tokens.config import Experiment
+from ddp_tokens.steps import code_of_training, view
+print(code_of_training(view(Experiment(name="x"), "resume")))
+"""
+
+
+def code_in(project):
+    environment = os.environ | {"PYTHONPATH": str(project / "src")}
+    command = [sys.executable, "-c", CODE_PROBE]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("edited", "differs"),
+    [
+        ("src/ddp_tokens/trainer.py", True),
+        ("src/ddp_tokens/workloads/token_labels.py", True),  # loaded by name, not by an import
+        ("src/ddp_tokens/gradients.py", False),
+        ("workflow_scripts/check_loss.py", False),
+    ],
+)
+def test_the_code_of_training_is_what_training_uses_wherever_it_lies(copied, edited, differs):
+    project, _ = copied
+    by_hand, by_rules = (code_of_training(view(tiny_experiment(), step)) for step in ("interrupt", "resume"))
+    assert by_hand == by_rules == code_in(project)
+    path = project / edited
+    content = path.read_text()
+    path.write_text(content + "# edited\n")
+    try:
+        assert (code_in(project) != by_hand) == differs
+    finally:
+        path.write_text(content)
 
 
 def test_the_lock_file_is_there():

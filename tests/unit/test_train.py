@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from ddp_tokens import train
 from ddp_tokens.files import write_text
 from ddp_tokens.layout import Layout
 from ddp_tokens.steps import view
@@ -63,6 +64,14 @@ def test_data_order_and_weights_are_part_of_it(at, file):
 def test_versions_are_part_of_it(at):
     assert identity(at)["torch"] == torch.__version__
     assert identity(at)["python"].startswith("3.")
+
+
+def test_the_code_is_part_of_it(at, monkeypatch):
+    before = identity(at)
+    assert len(before["code"]) == 64
+    monkeypatch.setattr(train, "code_of_training", lambda experiment: "of another version")
+    after = identity(at)
+    assert [name for name in before if before[name] != after[name]] == ["code"]
 
 
 def test_an_earlier_run_leaves_no_checkpoint_beside_the_new_one(tmp_path):

@@ -1,5 +1,7 @@
 """What the Snakefile asks while it is parsed."""
 
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +10,7 @@ import pytest
 
 from ddp_tokens.errors import ConfigError, CorpusError, LaunchError, PlanError
 from ddp_tokens.workflow import Experiments, needed_gpus, put_this_python_first, visible_gpus
+from tests.helpers import PROJECT
 
 
 @pytest.fixture
@@ -15,6 +18,7 @@ def configs(tmp_path, monkeypatch):
     """An empty project: defaults are valid, so an empty file is an experiment."""
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "tiny.yaml").touch()
+    shutil.copy(PROJECT / "config" / "controls.yaml", tmp_path / "config")
     monkeypatch.chdir(tmp_path)
     return tmp_path / "config"
 
@@ -127,7 +131,42 @@ def test_the_controls_are_no_experiment(configs):
 
 
 def test_no_override_reaches_the_controls(configs):
-    (configs / "controls.yaml").write_text("batch: 2\n")
     experiments = Experiments({"experiments": ["tiny"], "batch": 3, "device": "cuda"})
     assert (experiments.get("tiny").batch, experiments.get("tiny").device) == (3, "cuda")
     assert (experiments.get("controls").batch, experiments.get("controls").device) == (2, "cpu")
+
+
+def test_without_its_settings_no_control_is_believed(configs):
+    """Snakemake would take what lies in results/controls for up to date."""
+    (configs / "controls.yaml").unlink()
+    with pytest.raises(ConfigError, match=r"config/controls\.yaml cannot be read"):
+        Experiments({"experiments": ["tiny"]})
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("dropout: 0.1", "dropout: 0.0", "field 'model.dropout' must be above 0"),
+        ("momentum: 0.9", "momentum: 0.0", "field 'optimizer.momentum' must be above 0"),
+        ("world_size: 2", "world_size: 3", "field 'world_size' must be 2"),
+        ("accumulation: 2", "accumulation: 1", "field 'accumulation' must be 2 or more"),
+        ("interrupt_at: 3", "interrupt_at: 4", "field 'steps' must be 3 or more above interrupt_at"),
+        ("max_length: 128", "max_length: 64", "field 'corpus.max_length' must be 128 or more"),
+        ("timeout_s: 60", "device: cuda", "field 'device' must be cpu"),
+        ("corpus: {", "corpus: {classes: 3, ", "field 'corpus.classes' must be corpus.vocabulary"),
+        ("batch: 2", "batch: two", "field 'batch'"),
+    ],
+)
+def test_settings_of_the_controls_that_hide_a_mistake_are_refused(configs, old, new, problem):
+    path = configs / "controls.yaml"
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+    with pytest.raises(ConfigError, match=re.escape(problem)) as refusal:
+        Experiments({"experiments": ["tiny"]})
+    assert "config/controls.yaml" in str(refusal.value)
+
+
+def test_own_rows_are_nothing_for_the_controls(configs):
+    (configs / "controls.yaml").write_text("corpus: {path: rows.jsonl}\n")
+    with pytest.raises(ConfigError, match="field 'corpus' must be generated"):
+        Experiments({"experiments": ["tiny"]})

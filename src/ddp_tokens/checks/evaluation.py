@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ddp_tokens.checks.gradient_norms import plain
 from ddp_tokens.checks.verdict import INCONCLUSIVE, PASS, Verdict, outcome
 from ddp_tokens.errors import EvidenceError
 from ddp_tokens.files import digests, read_json
@@ -14,7 +15,7 @@ PADDED_DUPLICATES = "padded_duplicates"
 MEAN_OF_BATCH_MEANS = "mean_of_batch_means"
 MEAN_OF_RANK_MEANS = "mean_of_rank_means"
 SPLITS = ("validation", "test")
-NOT_SCORED: Mapping[str, Any] = {"rows": 0, "units": 0, "ranks": 1, "batches": []}
+NOT_SCORED: Mapping[str, Any] = {"rows": 0, "units": 0, "correct": 0, "ranks": 1, "batches": []}
 MARGIN = 3
 
 Batches = Sequence[Mapping[str, Any]]
@@ -30,7 +31,7 @@ def check_evaluation(evaluation: Path, lock: Path) -> list[Verdict]:
     verdicts = []
     for split in SPLITS:
         score = scores.get(split, NOT_SCORED)
-        if not {"batches", "ranks"} <= set(score):
+        if not set(NOT_SCORED) <= set(score):
             raise EvidenceError(f"{evaluation} does not say what each batch of '{split}' counted: run evaluate again")
         if split in scores or counts[split]["rows"]:
             verdicts.append(judge_rows(split, score, counts[split], evidence))
@@ -77,7 +78,9 @@ def judge_mean(split: str, score: Mapping[str, Any], evidence: Mapping[str, str]
     distances = [abs(mean - right) for _, mean, _ in wrong]
     power = min(distances) / tolerance if tolerance else 0.0
     error = abs(found - right)
-    agrees, one_formula = error <= tolerance, len({batch["units"] for batch in batches}) == 1
+    correct = sum(batch["correct"] for batch in batches)
+    right_accuracy = (score["correct"], score["accuracy_per_token"]) == (correct, correct / units)
+    agrees, one_formula = error <= tolerance and right_accuracy, len({batch["units"] for batch in batches}) == 1
     undecidable = agrees and power < MARGIN
     known = [name for name, mean, allowed in wrong if abs(found - mean) <= allowed]
     return Verdict(
@@ -85,17 +88,30 @@ def judge_mean(split: str, score: Mapping[str, Any], evidence: Mapping[str, str]
         expected=INCONCLUSIVE if one_formula else PASS,
         outcome=INCONCLUSIVE if undecidable else outcome(agrees),
         criterion=(
+            "accuracy is what all batches got right over all units, and "
             "|loss_per_token - sum of loss sums / sum of units| <= (batches + 1) x 2^-52 x sum of |loss sums| / units "
             f"= {tolerance:.3g}, the rounding of float64 sums in any order, and the nearest wrong mean is at least "
             f"{MARGIN} tolerances away" + (" (all batches have the same number of units)" if one_formula else "")
         ),
-        observed={"error": error, "tolerance": tolerance, "power": power, "loss_per_token": found}
-        | {"mean_over_all_units": right, "nearest_wrong_mean": wrong[distances.index(min(distances))][1]}
-        | {"batches": len(score["batches"]), "units": units},
+        observed={
+            "error": plain(error),
+            "tolerance": plain(tolerance),
+            "power": plain(power),
+            "loss_per_token": plain(found),
+            "mean_over_all_units": plain(right),
+            "nearest_wrong_mean": plain(wrong[distances.index(min(distances))][1]),
+            "batches": len(score["batches"]),
+            "units": units,
+        },
         evidence=evidence,
-        first_difference=None if agrees else {"loss_per_token": found, "mean_over_all_units": right},
+        first_difference=None if agrees else _scores_and_means(score, right, correct / units),
         diagnosis=() if agrees else tuple(dict.fromkeys(known)),
     )
+
+
+def _scores_and_means(score: Mapping[str, Any], loss: float, accuracy: float) -> dict[str, Any]:
+    stated = {name: plain(score[name]) for name in ("loss_per_token", "accuracy_per_token")}
+    return stated | {"mean_over_all_units": plain(loss), "right_over_all_units": plain(accuracy)}
 
 
 def wrong_means(batches: Batches) -> list[tuple[str, float, float]]:

@@ -27,7 +27,7 @@ def words_between(before: NDArray[Any], after: NDArray[Any], most_blocks: int = 
             drawn = block * WORDS + used_after - used
             return drawn if drawn >= 0 else None
         stream.state = {"bit_generator": "MT19937", "state": {"key": words, "pos": WORDS}}
-        stream.random_raw(WORDS, output=False)
+        stream.random_raw()  # with none left, one word makes the whole next block
         words = stream.state["state"]["key"]
     return None
 

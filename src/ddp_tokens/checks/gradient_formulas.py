@@ -8,14 +8,24 @@ from typing import Any
 import numpy
 from numpy.typing import NDArray
 
-from ddp_tokens.checks.gradient_norms import Arrays, Norms, errors, largest_ratio, norms, weighted_sum, whole
-from ddp_tokens.formulas import Formula, Weights, WindowFacts, possible_on
-
-Parts = Mapping[tuple[int, int], Arrays]
+from ddp_tokens.checks.gradient_norms import (
+    Arrays,
+    Norms,
+    errors,
+    is_finite,
+    largest_ratio,
+    norms,
+    shapes_of,
+    weighted_sum,
+    whole,
+)
+from ddp_tokens.checks.gradient_references import Parts
+from ddp_tokens.formulas import Formula, Weights, WindowFacts, is_right_on, possible_on
 
 LOSS_SCALE = "loss_scale_kept"
 SCALED = "scaled"
 POWER_OF_TWO = 1e-4
+SMALLEST_LOSS_SCALE = 16.0  # a 2 or a 4 may have other reasons
 
 
 @dataclass(frozen=True)
@@ -58,20 +68,20 @@ def diagnose(observed: Arrays, reference: Arrays, facts: WindowFacts, parts: Par
     """Which known mistake leaves the observed gradient?
 
     A formula fits when the distance to its gradient, over all parameters, is within the tolerances of all parameters
-    together, enlarged when its gradient is longer than the right one. A gradient that is not a number is explained by
-    the formulas that divide by zero here.
+    together, enlarged when its gradient is longer than the right one. One that is the right formula on this window, by
+    arithmetic, explains nothing. A gradient that is not a number is explained by the formulas that divide by zero here.
     """
-    if any(not numpy.isfinite(array).all() for array in observed.values()):
+    if not is_finite(observed):
         undefined = tuple(f.name for f in possible_on(facts) if None in f.variants(facts).values())
         return Diagnosis(undefined)
     allowed, length = whole(tolerances.values()), whole(norms(reference).values())
-    if length == 0.0:
+    if length == 0.0 or shapes_of(observed) != shapes_of(reference):
         return Diagnosis()
     best: dict[str, tuple[float, str]] = {}
     fitting = []
     for formula in possible_on(facts):
         for variant, weights in formula.variants(facts).items():
-            if weights is None:
+            if weights is None or is_right_on(facts, weights):
                 continue
             residual, fits = _fit(observed, predicted(weights, parts), allowed, length)
             if residual < best.get(formula.name, (float("inf"), ""))[0]:
@@ -84,7 +94,7 @@ def diagnose(observed: Arrays, reference: Arrays, facts: WindowFacts, parts: Par
 def _fit(observed: Arrays, expected: Arrays, allowed: float, length: float) -> tuple[float, bool]:
     distance, own_length = whole(errors(observed, expected).values()), whole(norms(expected).values())
     residual = distance / own_length if own_length else float("inf")
-    return residual, set(observed) == set(expected) and distance <= allowed * max(1.0, own_length / length)
+    return residual, distance <= allowed * max(1.0, own_length / length)
 
 
 def _concluded(best: Mapping[str, tuple[float, str]], fitting: Sequence[str]) -> Diagnosis:
@@ -97,20 +107,18 @@ def _scaled(
     observed: Arrays, reference: Arrays, allowed: float, length: float, best: Mapping[str, tuple[float, str]]
 ) -> Diagnosis:
     """The right direction in a length that no formula gives; a power of two is a loss scale that was not undone."""
-    both = [name for name in reference if name in observed and observed[name].shape == reference[name].shape]
-    products = sum(float((observed[name].astype(numpy.float64) * reference[name]).sum()) for name in both)
+    products = sum(float((observed[name].astype(numpy.float64) * array).sum()) for name, array in reference.items())
     factor = products / length**2
     expected = {name: factor * array for name, array in reference.items()}
     residual, fits = _fit(observed, expected, allowed, length)
-    if not fits or factor == 0.0:
+    if not fits or factor == 0.0 or abs(factor - 1) * length <= allowed:
         return Diagnosis((), _next_best(best, ()))
-    power = 2.0 ** max(1, round(math.log2(abs(factor))))
-    name = LOSS_SCALE if abs(factor / power - 1) < POWER_OF_TWO else SCALED
+    power = 2.0 ** round(math.log2(abs(factor)))
+    kept = factor >= SMALLEST_LOSS_SCALE * (1 - POWER_OF_TWO) and abs(factor / power - 1) < POWER_OF_TWO
+    name = LOSS_SCALE if kept else SCALED
     return Diagnosis((name,), {"residual": residual, "factor": factor} | _next_best(best, ()))
 
 
 def _next_best(best: Mapping[str, tuple[float, str]], named: Sequence[str]) -> dict[str, Any]:
-    others = sorted(
-        (residual, name) for name, (residual, _) in best.items() if name not in named and residual < math.inf
-    )
+    others = sorted((residual, name) for name, (residual, _) in best.items() if name not in named)
     return {"next_best": others[0][1], "next_best_residual": others[0][0]} if others else {}

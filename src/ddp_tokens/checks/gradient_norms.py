@@ -14,6 +14,10 @@ Norms = dict[str, float]
 NEAR_ZERO = 1 / 64
 
 
+def shapes_of(arrays: Arrays) -> dict[str, tuple[int, ...]]:
+    return {name: array.shape for name, array in arrays.items()}
+
+
 def norms(arrays: Arrays) -> Norms:
     """Euclidean, in float64, by parameter name."""
     return {name: float(numpy.linalg.norm(array.astype(numpy.float64).ravel())) for name, array in arrays.items()}
@@ -77,6 +81,10 @@ def weighted_sum(weights: Mapping[Any, float], arrays_of: Mapping[Any, Arrays]) 
     return total
 
 
+def is_finite(arrays: Arrays) -> bool:
+    return all(bool(numpy.isfinite(array).all()) for array in arrays.values())
+
+
 def finite_or_infinite(value: float) -> float:
     return value if numpy.isfinite(value) else float("inf")
 
@@ -87,6 +95,9 @@ def plain(value: Any) -> float | str:
 
 
 def _quotient(error: float, tolerance: float) -> float:
+    """Infinite where either is no finite number: nothing can be within such a tolerance."""
+    if not numpy.isfinite(error) or not numpy.isfinite(tolerance):
+        return float("inf")
     if tolerance == 0.0:
         return 0.0 if error == 0.0 else float("inf")
     return error / tolerance

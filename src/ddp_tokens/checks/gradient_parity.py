@@ -11,23 +11,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy
-from numpy.typing import NDArray
 
-from ddp_tokens.checks.gradient_formulas import Diagnosis, Parts, diagnose, distances
+from ddp_tokens.checks.gradient_formulas import Diagnosis, diagnose, distances
 from ddp_tokens.checks.gradient_norms import (
     Arrays,
     Norms,
     algebra_tolerances,
     calibrated_tolerances,
     errors,
+    is_finite,
     largest_ratio,
     plain,
 )
+from ddp_tokens.checks.gradient_references import Parts, References, of_window, read_references
 from ddp_tokens.checks.published_criterion import published_figures
 from ddp_tokens.checks.tensor_files import read_arrays
 from ddp_tokens.checks.verdict import FAIL, INCONCLUSIVE, PASS, Verdict
 from ddp_tokens.config import Tolerances
 from ddp_tokens.corpora.lock import read_corpus
+from ddp_tokens.errors import PREPARE_AGAIN, PlanError
 from ddp_tokens.files import digests, read_json
 from ddp_tokens.formulas import (
     KNOWN_WRONG,
@@ -39,11 +41,10 @@ from ddp_tokens.formulas import (
     possible_on,
     window_facts,
 )
-from ddp_tokens.layout import DTYPES, FLOAT64, PARTS
+from ddp_tokens.layout import DTYPES, FLOAT64
 from ddp_tokens.normalization import FORMULAS, TOKEN_MEAN
 from ddp_tokens.plan import windows_to_compare
 
-REFERENCES = (*DTYPES, PARTS)
 BY_NAME = {formula.name: formula for formula in (RIGHT, *KNOWN_WRONG)}
 
 
@@ -54,6 +55,14 @@ class Expectation:
     outcome: str
     diagnosis: tuple[str, ...] | None
     excludes: tuple[Formula, ...]
+
+
+@dataclass(frozen=True)
+class Counted:
+    """`facts`: by window. `files`: what they were counted from."""
+
+    facts: Mapping[str, WindowFacts]
+    files: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -75,50 +84,48 @@ def check_gradient_parity(
     tolerances: Tolerances,
     references: Mapping[str, Path],
     gradients: Mapping[tuple[str, str], Path],
-    facts: Mapping[str, WindowFacts],
+    counted: Counted,
 ) -> list[Verdict]:
     """One verdict per window, formula and dtype.
 
-    `references`: native, float64 and parts -> dump. `gradients`: (formula, dtype) -> dump. `facts`: by window.
+    `references`: native, float64 and parts -> dump. `gradients`: (formula, dtype) -> dump.
     """
-    of_references = {name: read_arrays(path) for name, path in references.items()}
-    parts = {window: parts_of(of_references[PARTS], window) for window in facts}
+    of_windows = read_references(references, counted.facts)
     verdicts = []
     for dtype in DTYPES:
         for formula in FORMULAS:
             path = gradients[formula, dtype]
-            observed = read_arrays(path)
-            for window, of_window_ in facts.items():
-                evidence = Evidence(
-                    of_window(observed, window),
-                    of_window(of_references[FLOAT64], window),
-                    of_window(of_references[dtype], window),
-                    parts[window],
-                    of_window_,
-                )
-                files = digests([*references.values(), path])
+            observed, files = read_arrays(path), digests([*references.values(), path, *counted.files])
+            for window, facts in counted.facts.items():
+                evidence = evidence_of(of_window(observed, window), of_windows[window], dtype, facts)
+                expectation = expected(formula, facts, is_finite(evidence.observed))
                 case = f"{formula}.{dtype}.{window}"
-                verdicts.append(judge(case, tolerances, dtype, evidence, expected(formula, of_window_), files))
+                verdicts.append(judge(case, tolerances, dtype, evidence, expectation, files))
     return verdicts
 
 
-def expected(formula: str, facts: WindowFacts) -> Expectation:
+def evidence_of(observed: Arrays, references: References, dtype: str, facts: WindowFacts) -> Evidence:
+    return Evidence(observed, references.of_dtype[FLOAT64], references.of_dtype[dtype], references.parts, facts)
+
+
+def expected(formula: str, facts: WindowFacts, finite: bool = True) -> Expectation:
     """By arithmetic on the counts alone. The token mean passes, unless the counts make an excluded formula the same; a
-    control fails and is recognised, unless they make it the token mean.
+    control fails and is recognised, unless they make it the token mean. `finite`: are all values numbers? A control
+    that divides by zero is recognised by that where its loss lets it through, and by its weights where it does not.
     """
     if formula == TOKEN_MEAN:
         excludes = excluded_by(facts)
         undecidable = any(alike_on(facts, RIGHT, wrong) for wrong in excludes)
         return Expectation(INCONCLUSIVE if undecidable else PASS, None, excludes)
     control = BY_NAME[formula]
-    if alike_on(facts, RIGHT, control):
+    if finite and alike_on(facts, RIGHT, control):
         return Expectation(INCONCLUSIVE, None, (control,))
-    return Expectation(FAIL, named_together(control, facts), (control,))
+    return Expectation(FAIL, named_together(control, facts, finite), (control,))
 
 
-def named_together(control: Formula, facts: WindowFacts) -> tuple[str, ...]:
-    """The control and what cannot be told from it on this window; where it divides by zero, all that do."""
-    if None in control.variants(facts).values():
+def named_together(control: Formula, facts: WindowFacts, finite: bool = True) -> tuple[str, ...]:
+    """The control and what cannot be told from it on this window; of what is no number, all that divide by zero."""
+    if not finite:
         return tuple(f.name for f in possible_on(facts) if None in f.variants(facts).values())
     return tuple(f.name for f in possible_on(facts) if alike_on(facts, control, f))
 
@@ -170,25 +177,14 @@ def allowances(tolerances: Tolerances, dtype: str, evidence: Evidence) -> Norms:
     return calibrated_tolerances(evidence.reference, evidence.single, tolerances.native)
 
 
-def of_window(arrays: Arrays, window: str) -> dict[str, NDArray[Any]]:
-    prefix = f"{window}/"
-    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
-
-
-def parts_of(arrays: Arrays, window: str) -> dict[tuple[int, int], dict[str, NDArray[Any]]]:
-    """(rank, microbatch) -> gradients, from names WINDOW/RANK/MICROBATCH/PARAMETER."""
-    parts: dict[tuple[int, int], dict[str, NDArray[Any]]] = {}
-    for name, array in of_window(arrays, window).items():
-        rank, microbatch, parameter = name.split("/", 2)
-        parts.setdefault((int(rank), int(microbatch)), {})[parameter] = array
-    return parts
-
-
-def facts_of_windows(rows_path: Path, lock_path: Path, plan_path: Path) -> dict[str, WindowFacts]:
-    """What can be counted in the windows that are compared."""
+def count_windows(rows_path: Path, lock_path: Path, plan_path: Path) -> Counted:
+    """What can be counted in the windows that are compared. Raises PlanError when the plan holds none."""
     rows, _ = read_corpus(rows_path, lock_path)
     plan = read_json(plan_path)["plan"]
-    return {case: window_facts(plan, index, rows) for case, index in windows_to_compare(plan, rows).items()}
+    if not plan:
+        raise PlanError(f"{plan_path} holds no window: {PREPARE_AGAIN}")
+    facts = {case: window_facts(plan, index, rows) for case, index in windows_to_compare(plan, rows).items()}
+    return Counted(facts, (rows_path, lock_path, plan_path))
 
 
 def _criterion(tolerances: Tolerances, dtype: str, outcome: str, power: Mapping[str, float]) -> str:
@@ -203,7 +199,7 @@ def _criterion(tolerances: Tolerances, dtype: str, outcome: str, power: Mapping[
     if outcome == INCONCLUSIVE:
         near = ", ".join(name for name, distance in power.items() if distance < tolerances.power)
         return f"{text}, but on this window {near} would be fewer than {tolerances.power:g} tolerances away"
-    return f"{text}, and every excluded formula would be {tolerances.power:g} or more tolerances away"
+    return f"{text}, and every excluded formula would be {tolerances.power:g} or more tolerances away in some parameter"
 
 
 def _nearest(power: Mapping[str, float]) -> dict[str, Any]:
@@ -227,7 +223,9 @@ def _difference_in(parameter: str | None, evidence: Evidence, of_parameters: Nor
     """The worst parameter, and its value with the largest error."""
     assert parameter is not None
     ddp, ref = evidence.observed[parameter].astype(numpy.float64), evidence.reference[parameter]
-    place = numpy.unravel_index(int(numpy.nan_to_num(abs(ddp - ref), nan=numpy.inf).argmax()), ddp.shape)
+    with numpy.errstate(invalid="ignore"):
+        distance = numpy.nan_to_num(abs(ddp - ref), nan=numpy.inf)
+    place = numpy.unravel_index(int(distance.argmax()), ddp.shape)
     return {
         "parameter": parameter,
         "error": plain(of_parameters[parameter]),

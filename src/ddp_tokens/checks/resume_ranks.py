@@ -70,7 +70,7 @@ def same_end(rank: int, resumed: Path, continuous: Path) -> Verdict:
     paths = [directory / file for directory in (resumed, continuous) for file in files]
     difference = first_bit_difference(read_arrays(resumed / files[0]), read_arrays(continuous / files[0]))
     left, right = read_json(resumed / files[1]), read_json(continuous / files[1])
-    for field in sorted(set(left) | set(right)):
+    for field in sorted((set(left) | set(right)) - {"identity_sha256"}):  # the case `identity` judges that one
         if difference is None and left.get(field) != right.get(field):
             difference = {"state": field}
     return Verdict(

@@ -65,10 +65,10 @@ def write_verdicts(path: Path | str, check: str, verdicts: Sequence[Verdict]) ->
 def read_verdicts(path: Path | str) -> tuple[str, list[Verdict]]:
     """The check's name and its verdicts."""
     document = read_json(path)
-    return document["check"], [_from_json(verdict) for verdict in document["verdicts"]]
+    return document["check"], [verdict_from_json(verdict) for verdict in document["verdicts"]]
 
 
-def _from_json(verdict: Mapping[str, Any]) -> Verdict:
+def verdict_from_json(verdict: Mapping[str, Any]) -> Verdict:
     """JSON knows lists only."""
     names = ("diagnosis", "expected_diagnosis")
     tuples = {name: tuple(verdict[name]) for name in names if verdict.get(name) is not None}

@@ -19,19 +19,35 @@ CRITERION = (
 )
 
 
-def check_window(directory: Path) -> list[Verdict]:
-    """`directory`: one rank-R.json per rank, a window as `window_trace.trace` records it."""
+def check_window(directory: Path, world_size: int) -> list[Verdict]:
+    """`directory`: one rank-R.json per rank, a window as `window_trace.trace` records it.
+
+    Raises EvidenceError when there is none, or one is no such record.
+    """
     paths = sorted(directory.glob("rank-*.json"))
     if not paths:
         raise EvidenceError(f"{directory} holds no rank-R.json: run gradients again")
-    traces = [read_json(path) for path in paths]
-    return [judge("one_window", traces, digests(paths))]
+    traces = [_whole(read_json(path), path) for path in paths]
+    return [judge("one_window", traces, world_size, digests(paths))]
 
 
-def judge(case: str, traces: Sequence[Mapping[str, Any]], evidence: Mapping[str, str]) -> Verdict:
-    """`traces`: of all ranks, each with `rank`, `world_size`, `microbatches`, `forwards` and `moved`."""
+def _whole(trace: Any, path: Path) -> dict[str, Any]:
+    try:
+        complete = {"rank", "world_size", "microbatches", "moved"} <= set(trace) and all(
+            {"gradients", "moved", "reductions"} <= set(forward) for forward in trace["forwards"]
+        )
+    except (TypeError, KeyError):
+        complete = False
+    if not complete:
+        raise EvidenceError(f"{path} is no record of a window: run gradients again")
+    whole: dict[str, Any] = trace
+    return whole
+
+
+def judge(case: str, traces: Sequence[Mapping[str, Any]], world_size: int, evidence: Mapping[str, str]) -> Verdict:
+    """`traces`: of all ranks, each with `rank`, `microbatches`, `forwards` and `moved`."""
     problems = {of_rank["rank"]: problem for of_rank in traces if (problem := _problem(of_rank))}
-    missing = sorted(set(range(traces[0]["world_size"])) - {of_rank["rank"] for of_rank in traces})
+    missing = sorted(set(range(world_size)) - {of_rank["rank"] for of_rank in traces})
     difference: dict[str, Any] | None = {"rank": missing[0], "problem": "no trace"} if missing else None
     if problems and difference is None:
         rank = min(problems)

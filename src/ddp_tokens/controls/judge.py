@@ -8,7 +8,8 @@ from collections.abc import Callable
 from ddp_tokens.checks import gradient_parity as parity
 from ddp_tokens.checks import window as window_check
 from ddp_tokens.checks.evaluation import check_evaluation
-from ddp_tokens.checks.gradient_parity import Evidence, Expectation, of_window, parts_of
+from ddp_tokens.checks.gradient_parity import Expectation
+from ddp_tokens.checks.gradient_references import REFERENCES, of_window, read_references
 from ddp_tokens.checks.replicas import check_replicas
 from ddp_tokens.checks.resume import check_resume
 from ddp_tokens.checks.tensor_files import read_arrays
@@ -19,8 +20,8 @@ from ddp_tokens.controls.gradient_cases import WINDOW, Variant
 from ddp_tokens.controls.gradient_windows import COMPARED
 from ddp_tokens.corpora.lock import read_corpus
 from ddp_tokens.files import digests, read_json
-from ddp_tokens.formulas import excluded_by, window_facts
-from ddp_tokens.layout import FLOAT64, PARTS, Layout
+from ddp_tokens.formulas import WindowFacts, excluded_by, window_facts
+from ddp_tokens.layout import Layout
 
 
 def judge_gradient(variant: Variant, tolerances: Tolerances, case_at: Layout, left_at: Layout) -> list[Verdict]:
@@ -29,27 +30,26 @@ def judge_gradient(variant: Variant, tolerances: Tolerances, case_at: Layout, le
     `case_at`: rows, plan and references of its case. `left_at`: gradients and traces of its ranks.
     """
     if variant.check == WINDOW:
-        return window_check.check_window(left_at.root / "window" / variant.name)
+        return window_check.check_window(left_at.root / "window" / variant.name, variant.case.world_size)
     return [_parity(variant, tolerances, dtype, case_at, left_at) for dtype in variant.dtypes]
 
 
 def _parity(variant: Variant, tolerances: Tolerances, dtype: str, case_at: Layout, left_at: Layout) -> Verdict:
-    rows, _ = read_corpus(case_at.rows, case_at.lock)
-    facts = window_facts(read_json(case_at.plan)["plan"], variant.case.compared[COMPARED], rows)
-    paths = [case_at.reference(name) for name in (FLOAT64, dtype, PARTS)]
-    reference, single, parts = map(read_arrays, paths)
-    path = left_at.gradients(variant.name, dtype)
-    evidence = Evidence(
-        of_window(read_arrays(path), COMPARED),
-        of_window(reference, COMPARED),
-        of_window(single, COMPARED),
-        parts_of(parts, COMPARED),
-        facts,
-    )
+    counted = count_windows(case_at, variant)
+    paths = {name: case_at.reference(name) for name in REFERENCES}
+    facts, path = counted[COMPARED], left_at.gradients(variant.name, dtype)
+    observed = of_window(read_arrays(path), COMPARED)
+    evidence = parity.evidence_of(observed, read_references(paths, counted)[COMPARED], dtype, facts)
     expectation = Expectation(variant.expected, variant.diagnosis or None, excluded_by(facts))
     return parity.judge(
-        f"{variant.name}.{dtype}", tolerances, dtype, evidence, expectation, digests([*set(paths), path])
+        f"{variant.name}.{dtype}", tolerances, dtype, evidence, expectation, digests([*paths.values(), path])
     )
+
+
+def count_windows(case_at: Layout, variant: Variant) -> dict[str, WindowFacts]:
+    rows, _ = read_corpus(case_at.rows, case_at.lock)
+    plan = read_json(case_at.plan)["plan"]
+    return {name: window_facts(plan, index, rows) for name, index in variant.case.compared.items()}
 
 
 def judge_resume(case: resume_cases.Case, experiment: Experiment, into: Callable[[str], Layout]) -> list[Verdict]:

@@ -3,13 +3,13 @@
 from functools import partial
 
 from ddp_tokens.config import Experiment, GeneratedCorpus
+from ddp_tokens.control_settings import require_suitable
 from ddp_tokens.controls import resume_cases
 from ddp_tokens.controls.gradient_cases import case_layout
 from ddp_tokens.controls.gradient_windows import CASES, Case, prepare_case
 from ddp_tokens.controls.resume_cases import trained_layout
 from ddp_tokens.controls.workloads import workload_of
 from ddp_tokens.determinism import make_deterministic
-from ddp_tokens.errors import ConfigError
 from ddp_tokens.inputs import initial_model, read_prepared
 from ddp_tokens.layout import Layout
 from ddp_tokens.prepare import prepare
@@ -22,9 +22,7 @@ def prepare_controls(experiment: Experiment, at: Layout) -> None:
     references, of each window whose gradients are compared.
     """
     make_deterministic(experiment.threads_per_rank)
-    corpus = experiment.corpus
-    if not isinstance(corpus, GeneratedCorpus):
-        raise ConfigError("config/controls.yaml: field 'corpus' must be generated: the controls make rows to measure")
+    corpus = require_suitable(experiment)
     for size in resume_cases.WORLD_SIZES:
         of_size, trained = experiment.model_copy(update={"world_size": size}), trained_layout(at.root, size)
         prepare(of_size, trained.rows, trained.lock, trained.plan)

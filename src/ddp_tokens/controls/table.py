@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ddp_tokens.checks.meanings import meaning_of
-from ddp_tokens.checks.verdict import FAIL, INCONCLUSIVE, PASS, Verdict, diagnosis_of
+from ddp_tokens.checks.verdict import FAIL, INCONCLUSIVE, PASS, Verdict, diagnosis_of, verdict_from_json
 from ddp_tokens.config import Experiment
 from ddp_tokens.controls import evaluation_cases, gradient_cases, resume_cases
 from ddp_tokens.controls.gradient_cases import RIGHT, case_layout, ranks_layout
@@ -163,11 +163,20 @@ def document(judged: Sequence[Judged]) -> dict[str, Any]:
 
 def gate(path: Path | str) -> str:
     """The text of gate.txt. Raises GateError, naming every variant that is not judged as expected."""
-    found = read_json(path)
-    if found["problems"]:
+    judged = read_judged(path)
+    found = problems(judged) if judged else [f"{path} holds no verdict"]
+    if found:
         page = Path(path).with_name("controls.html")
-        raise GateError(f"controls: {'; '.join(found['problems'])}; {page} shows the numbers")
-    return f"controls: {found['headline']}.\n"
+        raise GateError(f"controls: {'; '.join(found)}; {page} shows the numbers")
+    return f"controls: {headline(judged)}.\n"
+
+
+def read_judged(path: Path | str) -> list[Judged]:
+    """From controls.json; what it says of its own problems is not believed."""
+    return [
+        Judged(one["kind"], one["check"], verdict_from_json(one["verdict"]), one["what"])
+        for one in read_json(path)["verdicts"]
+    ]
 
 
 def row_of(judged: Judged) -> dict[str, Any]:

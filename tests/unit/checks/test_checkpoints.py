@@ -1,4 +1,5 @@
 import pickle
+import shutil
 
 import pytest
 
@@ -54,7 +55,7 @@ DAMAGE = [
     (alter, "optimizer.safetensors", "optimizer.safetensors was altered"),
     (alter, "common.json", "common.json was altered"),
     (plant_pickle, "model.safetensors", "model.safetensors is not a whole safetensors file"),
-    (plant_text, "common.json", "common.json is not valid JSON"),
+    (plant_text, "common.json", "common.json is damaged, it is not valid JSON"),
 ]
 
 
@@ -79,3 +80,10 @@ def test_one_damaged_checkpoint_does_not_hide_the_others(runs, directory):
     alter(directory, "model.safetensors")
     verdicts = check_checkpoints([runs / "interrupt" / "step-0002", directory, runs / "continuous" / "step-0004"])
     assert [verdict.outcome for verdict in verdicts] == ["pass", "fail", "pass"]
+
+
+def test_parts_of_two_checkpoints_fail_under_a_manifest_made_anew(directory, runs):
+    shutil.copy(runs / "interrupt" / "step-0002" / "model.safetensors", directory)
+    write_json(directory / "manifest.json", make_manifest(directory, 4, 1))
+    problem = verdict_on(directory).first_difference["problem"]
+    assert "model.safetensors is not the one that common.json was written with" in problem

@@ -1,10 +1,11 @@
 """Scores judged from what each batch counted. Values that binary fractions hold exactly, where a test says ==."""
 
+import json
 import math
 
 import pytest
 
-from ddp_tokens.checks.evaluation import check_evaluation, rounding, wrong_means
+from ddp_tokens.checks.evaluation import check_evaluation, judge_mean, rounding, wrong_means
 from ddp_tokens.errors import EvidenceError
 from ddp_tokens.files import digests, write_json
 
@@ -17,10 +18,11 @@ TWO = [batch(2.0, 1), batch(90.0, 9)]
 
 
 def score(batches, **changes):
-    totals = {name: sum(each[name] for each in batches) for name in ("rows", "units", "loss_sum")}
-    mean = totals["loss_sum"] / totals["units"] if totals["units"] else 0.0
+    totals = {name: sum(each[name] for each in batches) for name in ("rows", "units", "correct", "loss_sum")}
+    mean, accuracy = (totals[name] / max(1, totals["units"]) for name in ("loss_sum", "correct"))
     ranks = 1 + max(each["rank"] for each in batches)
-    return totals | {"loss_per_token": mean, "ranks": ranks, "batches": batches} | changes
+    scores = {"loss_per_token": mean, "accuracy_per_token": accuracy}
+    return totals | scores | {"ranks": ranks, "batches": batches} | changes
 
 
 def verdicts_on(folder, test, rows=None, units=None, **splits):
@@ -48,7 +50,41 @@ def test_the_mean_over_all_units_passes(tmp_path):
     assert (mean.observed["error"], mean.observed["nearest_wrong_mean"]) == (0.0, 6.0)
     assert mean.observed["tolerance"] == pytest.approx(3 * 2**-52 * 9.2, rel=1e-12)
     assert mean.observed["power"] == pytest.approx(3.2 / (3 * 2**-52 * 9.2), rel=1e-12)
-    assert mean.evidence == digests([tmp_path / "evaluation.json", tmp_path / "lock.json"])
+    of_the_sums = {
+        "loss_per_token": 9.2,
+        "mean_over_all_units": 9.2,
+        "nearest_wrong_mean": 6.0,
+        "batches": 2,
+        "units": 10,
+    }
+    assert mean.observed.items() >= of_the_sums.items()
+    assert {*mean.observed} == {*of_the_sums, "error", "tolerance", "power"}
+    rows = {
+        "error": 0,
+        "tolerance": 0,
+        "rows": 2,
+        "units": 10,
+        "ranks": 1,
+        "rows_in_batches": 2,
+        "units_in_batches": 10,
+    }
+    assert verdicts["test.rows"].observed == rows
+    for verdict in verdicts.values():
+        assert verdict.evidence == digests([tmp_path / "evaluation.json", tmp_path / "lock.json"])
+        assert verdict.first_difference is None
+
+
+def test_the_criteria_tell_their_numbers(tmp_path):
+    verdicts = verdicts_on(tmp_path, score(TWO))
+    assert verdicts["test.rows"].criterion == (
+        "2 rows and 10 supervised units are counted, as many as the corpus holds, in the totals and over all batches, "
+        "whatever the number of ranks"
+    )
+    assert verdicts["test.mean"].criterion == (
+        "accuracy is what all batches got right over all units, and "
+        "|loss_per_token - sum of loss sums / sum of units| <= (batches + 1) x 2^-52 x sum of |loss sums| / units = "
+        "6.13e-15, the rounding of float64 sums in any order, and the nearest wrong mean is at least 3 tolerances away"
+    )
 
 
 def test_a_mean_of_batch_means_is_refused_by_name(tmp_path):
@@ -56,7 +92,12 @@ def test_a_mean_of_batch_means_is_refused_by_name(tmp_path):
     assert verdicts["test.rows"].outcome == "pass"
     mean = verdicts["test.mean"]
     assert (mean.expected, mean.outcome, mean.diagnosis) == ("pass", "fail", ("mean_of_batch_means",))
-    assert mean.first_difference == {"loss_per_token": 6.0, "mean_over_all_units": 9.2}
+    assert mean.first_difference == {
+        "loss_per_token": 6.0,
+        "mean_over_all_units": 9.2,
+        "accuracy_per_token": 0.0,
+        "right_over_all_units": 0.0,
+    }
 
 
 # Rank 0: 2 over 1 unit, 4 over 4; rank 1: 90 over 9. Right: 96/14. Means of batches: 2, 1, 10.
@@ -86,13 +127,18 @@ def test_one_batch_per_rank_makes_two_mistakes_one(tmp_path):
 
 @pytest.mark.parametrize(
     "batches",
-    [[batch(92.0, 10)], [batch(2.0, 5), batch(90.0, 5)], [batch(92.0, 10), batch(0.0, 0)]],
-    ids=["one batch", "equal units", "one batch with units"],
+    [
+        [batch(92.0, 10)],
+        [batch(2.0, 5), batch(90.0, 5)],
+        [batch(2.0, 5), batch(90.0, 5), batch(7.0, 5, rank=1)],
+        [batch(92.0, 10), batch(0.0, 0)],
+    ],
+    ids=["one batch", "equal units", "equal units on ranks with other numbers of batches", "one batch with units"],
 )
 def test_one_formula_is_inconclusive_and_never_passes(tmp_path, batches):
     mean = verdicts_on(tmp_path, score(batches))["test.mean"]
     assert (mean.expected, mean.outcome, mean.observed["power"]) == ("inconclusive", "inconclusive", 0.0)
-    assert "all batches have the same number of units" in mean.criterion
+    assert mean.criterion.endswith(" tolerances away (all batches have the same number of units)")
 
 
 def test_one_formula_still_refuses_another_value(tmp_path):
@@ -105,7 +151,8 @@ def test_equal_batch_means_are_inconclusive_and_not_expected(tmp_path, batches):
     """The units are unequal, so the formulas are two, but these losses cannot tell them apart."""
     mean = verdicts_on(tmp_path, score(batches))["test.mean"]
     assert (mean.expected, mean.outcome) == ("pass", "inconclusive")
-    assert mean.observed["power"] < 3
+    assert mean.observed["power"] == 0.0
+    assert (mean.first_difference, mean.diagnosis) == (None, ()), "the right mean is no mistake"
 
 
 @pytest.mark.parametrize(("ulps", "power", "outcome"), [(32, 8 / 3, "inconclusive"), (40, 10 / 3, "pass")])
@@ -116,6 +163,29 @@ def test_the_power_decides_at_three_tolerances(tmp_path, ulps, power, outcome):
     mean = verdicts_on(tmp_path, score(batches))["test.mean"]
     assert mean.observed["power"] == pytest.approx(power, rel=1e-12)
     assert (mean.expected, mean.outcome) == ("pass", outcome)
+
+
+# With e = 2^-52, sums 6 + 216e, -6 + 216e and 0 over 1, 1 and 2 units: 432e/4 = 108e is right, with a tolerance of
+# 4e x 12/4 = 12e, and the mean of 2 + 72e, -2 + 72e and 0, each over 3, is 144e with 4e x 4 = 16e. All of it is exact.
+E = 2.0**-52
+EXACT = [batch(6 + 216 * E, 1), batch(-6 + 216 * E, 1), batch(0.0, 2)]
+
+
+def test_three_tolerances_are_enough(tmp_path):
+    mean = verdicts_on(tmp_path, score(EXACT))["test.mean"]
+    assert (mean.observed["mean_over_all_units"], mean.observed["nearest_wrong_mean"]) == (108 * E, 144 * E)
+    assert (mean.outcome, mean.observed["power"], mean.observed["tolerance"]) == ("pass", 3.0, 12 * E)
+
+
+@pytest.mark.parametrize(("found", "diagnosis"), [(160, ("mean_of_batch_means",)), (161, ()), (127, ())])
+def test_a_wrong_mean_is_named_up_to_its_own_rounding(tmp_path, found, diagnosis):
+    mean = verdicts_on(tmp_path, score(EXACT, loss_per_token=found * E))["test.mean"]
+    assert (mean.outcome, mean.diagnosis) == ("fail", diagnosis)
+
+
+@pytest.mark.parametrize(("found", "outcome"), [(120, "pass"), (96, "pass"), (121, "fail")])
+def test_a_mean_is_right_up_to_one_tolerance(tmp_path, found, outcome):
+    assert verdicts_on(tmp_path, score(EXACT, loss_per_token=found * E))["test.mean"].outcome == outcome
 
 
 def test_the_tolerance_holds_for_another_order_of_sums_and_for_little_else(tmp_path):
@@ -141,6 +211,8 @@ def test_equal_ranks_make_a_mean_of_rank_means_right():
 def test_rounding_scales_with_the_terms():
     assert rounding(TWO, [10, 10]) == pytest.approx(3 * 2**-52 * (2 + 90) / 10, rel=1e-12)
     assert rounding([batch(-2.0, 1), batch(2.0, 1)], [2, 2]) == 3 * 2**-52 * 2
+    with pytest.raises(ValueError, match="zip"):
+        rounding(TWO, [10])
 
 
 @pytest.mark.parametrize(
@@ -158,7 +230,7 @@ def test_another_number_of_rows_fails(tmp_path, counted, ranks, diagnosis):
         "in_batches": counted,
         "in_the_corpus": 21,
     }
-    assert rows.observed["ranks"] == ranks
+    assert (rows.observed["ranks"], rows.observed["error"]) == (ranks, abs(counted - 21))
 
 
 def test_rows_that_divide_by_the_ranks_are_not_called_padded(tmp_path):
@@ -198,3 +270,21 @@ def test_scores_without_batches_are_an_error(tmp_path):
     del test["batches"]
     with pytest.raises(EvidenceError, match=r"evaluation\.json does not say what each batch of 'test' counted: run"):
         verdicts_on(tmp_path, test)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"correct": 6}, {"accuracy_per_token": 0.6}, {"correct": 6, "accuracy_per_token": 0.6}]
+)
+def test_accuracy_is_what_all_batches_got_right(tmp_path, changes):
+    """1 and 4 of 1 and 9 units are right: 5/10."""
+    batches = [batch(2.0, 1) | {"correct": 1}, batch(90.0, 9) | {"correct": 4}]
+    assert verdicts_on(tmp_path, score(batches))["test.mean"].outcome == "pass"
+    mean = verdicts_on(tmp_path, score(batches, **changes))["test.mean"]
+    assert (mean.outcome, mean.diagnosis) == ("fail", ())
+    assert mean.first_difference["right_over_all_units"] == 0.5
+
+
+def test_a_loss_that_is_no_number_fails():
+    mean = judge_mean("test", score([batch(math.nan, 1), batch(90.0, 9)]), {})
+    assert (mean.case, mean.outcome) == ("test.mean", "fail")
+    json.dumps([mean.observed, mean.first_difference], allow_nan=False)

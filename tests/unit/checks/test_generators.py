@@ -53,6 +53,14 @@ def test_an_earlier_state_is_not_later(generator):
         assert words_between(state_of(generator), before, most_blocks=50) is None
 
 
+def test_an_earlier_state_of_the_same_block_is_not_later(generator):
+    torch.rand(1, generator=generator)
+    before = state_of(generator).copy()
+    torch.rand(100, generator=generator)
+    assert words_between(before, state_of(generator)) == 100
+    assert words_between(state_of(generator), before, most_blocks=50) is None
+
+
 def test_another_seed_is_another_stream(generator):
     other = torch.Generator().manual_seed(18)
     torch.rand(1000, generator=other)
@@ -71,6 +79,11 @@ def damaged(state, offset, value):
     state = state.copy()
     state[offset : offset + len(value)] = value
     return state
+
+
+def test_a_word_may_have_all_its_32_bits(generator):
+    state = damaged(state_of(generator), 24, [255] * 4)
+    assert words_between(state, state) == 0
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy
 import pytest
 
-from ddp_tokens.checks.gradient_formulas import diagnose, distances, predicted
+from ddp_tokens.checks.gradient_formulas import Diagnosis, diagnose, distances, predicted
 from ddp_tokens.checks.gradient_norms import algebra_tolerances, calibrated_tolerances
-from ddp_tokens.formulas import KNOWN_WRONG, excluded_by, possible_on
+from ddp_tokens.formulas import KNOWN_WRONG, WindowFacts, excluded_by, possible_on
 from tests.unit.checks.synthetic import FACTS, UNITS, evidence, parts_for, with_observed
 
 N = 36
@@ -87,7 +87,10 @@ def test_an_unknown_mistake_has_no_name():
     assert found.figures["next_best_residual"] > 1e-2
 
 
-@pytest.mark.parametrize(("factor", "name"), [(65536.0, "loss_scale_kept"), (2.0, "loss_scale_kept"), (2.5, "scaled")])
+@pytest.mark.parametrize(
+    ("factor", "name"),
+    [(65536.0, "loss_scale_kept"), (16.0, "loss_scale_kept"), (8.0, "scaled"), (17.0, "scaled"), (-16.0, "scaled")],
+)
 def test_a_loss_scale_that_was_not_undone(factor, name):
     found = diagnosis_of(evidence(lambda r, m: factor / N))
     assert found.names == (name,)
@@ -110,6 +113,78 @@ def test_a_missing_parameter_fits_nothing():
     of = evidence(MISTAKES["mean_of_means"])
     incomplete = replace(of, observed={"head.bias": of.observed["head.bias"]})
     assert diagnosis_of(incomplete).names == ()
+
+
+# One value: the loss sums of two ranks, over 1 and 3 units, have the gradients -8 and 16, so 8/4 = 2 is right. It is 1
+# without the world size, 4 with it twice, -4 or 8 of one rank alone, 16/3 or -8 with another's rows, -4/3 as a mean of
+# means, 8/5 over all labels, 8/16 over all positions, 8/32 over the units before.
+BY_HAND = WindowFacts(units=((1,), (3,)), labels=((2,), (3,)), positions=((6,), (10,)), accumulation=1)
+BY_HAND = replace(BY_HAND, previous_units=32)
+
+
+def diagnosis_by_hand(observed, *gradients, facts=BY_HAND, right=2.0):
+    """With a tolerance of 0.25."""
+    parts = {(rank, 0): {"a": numpy.array([value])} for rank, value in enumerate(gradients or (-8.0, 16.0))}
+    return diagnose({"a": numpy.array([observed])}, {"a": numpy.array([right])}, facts, parts, {"a": 0.25})
+
+
+@pytest.mark.parametrize(
+    ("observed", "name"),
+    [
+        (1.25, "world_size_forgotten"),
+        (1.25 + 2**-52, "scaled"),
+        (4.5, "world_size_twice"),  # twice as long as the right one, so twice the tolerance
+        (4.5 + 2**-50, "scaled"),
+    ],
+    ids=str,
+)
+def test_a_formula_fits_up_to_the_tolerance(observed, name):
+    assert diagnosis_by_hand(observed).names == (name,)
+
+
+def test_residuals_are_fractions_of_a_formulas_own_norm():
+    """1.25 is off by 0.25 of 1, and by 0.35 of 1.6, which the tolerance does not allow."""
+    assert diagnosis_by_hand(1.25).figures == {
+        "residual": 0.25,
+        "next_best": "ignored_labels_counted",
+        "next_best_residual": pytest.approx(0.35 / 1.6),
+    }
+
+
+def test_a_length_that_no_formula_gives_is_told_with_its_factor():
+    """3 is 1.5 times the right one, and nearest to 4."""
+    found = diagnosis_by_hand(3.0)
+    figures = {"residual": 0.0, "factor": 1.5, "next_best": "world_size_twice", "next_best_residual": 0.25}
+    assert (found.names, found.figures) == (("scaled",), figures)
+
+
+def test_where_the_right_gradient_is_zero_nothing_is_named():
+    assert diagnosis_by_hand(1.0, -8.0, 8.0, right=0.0) == Diagnosis()
+
+
+def test_of_ranks_that_leave_the_same_the_first_is_named():
+    """(8 + 8 - 24)/4 = -2 is right, and rank 0 or rank 1 alone leaves 3 x 8/4."""
+    facts = WindowFacts(
+        units=((1,), (1,), (2,)), labels=((1,), (1,), (2,)), positions=((1,), (1,), (2,)), accumulation=1
+    )
+    found = diagnosis_by_hand(6.0, 8.0, 8.0, -24.0, facts=facts, right=-2.0)
+    assert (found.names, found.figures["detail"]) == (("one_rank_only",), "rank 0")
+
+
+def test_a_choice_that_is_right_here_or_impossible_leaves_the_other_formulas():
+    """Rank 0 cannot compute the rows of rank 1, which has none; the other way round 2 x 8/8 = 2 is right. Next to 2.5
+    is rank 0 alone, 2 x 8/4 = 4: off by 1.5/4.
+    """
+    facts = WindowFacts(units=((4,), (0,)), labels=((8,), (0,)), positions=((8,), (0,)), accumulation=1)
+    found = diagnosis_by_hand(2.5, 8.0, 0.0, facts=facts)
+    assert (found.figures["next_best"], found.figures["next_best_residual"]) == ("one_rank_only", 0.375)
+
+
+def test_where_all_possible_formulas_fit_none_is_next():
+    """One rank and one microbatch: 8/4 is right, and 8/8 over all labels as well as over all positions."""
+    facts = WindowFacts(units=((4,),), labels=((8,),), positions=((8,),), accumulation=1)
+    found = diagnosis_by_hand(1.0, 8.0, facts=facts)
+    assert (found.names, found.figures) == (("padding_counted", "ignored_labels_counted"), {"residual": 0.0})
 
 
 def distances_on(facts, seed=0, excluded=None):
@@ -145,9 +220,9 @@ def test_equal_counts_bring_a_mean_of_means_to_no_distance():
     assert distances_on(FACTS)["mean_of_means"] > 1e9
 
 
-def test_a_formula_that_divides_by_zero_is_infinitely_far():
+def test_a_rank_without_units_weighs_nothing_in_a_mean_of_means():
     found = distances_on(replace(FACTS, units=((0, 0), *UNITS[1:])))
-    assert found["mean_of_means"] == math.inf
+    assert 1e9 < found["mean_of_means"] < math.inf
 
 
 def test_a_prediction_is_the_weighted_sum_of_the_parts():

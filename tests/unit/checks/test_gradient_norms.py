@@ -74,6 +74,10 @@ def test_the_worst_parameter_is_the_one_with_the_largest_ratio():
     assert largest_ratio({"a": 3.0, "b": 1.0}, {"a": 6.0, "b": 0.5}) == (2.0, "b")
 
 
+def test_of_equal_ratios_the_first_parameter_is_named():
+    assert largest_ratio({"a": 3.0, "b": 1.0}, {"a": 6.0, "b": 2.0}) == (0.5, "a")
+
+
 def test_no_tolerance_allows_no_error():
     assert largest_ratio({"a": 0.0}, {"a": 0.0}) == (0.0, "a")
     assert largest_ratio({"a": 1e-300}, {"a": 0.0}) == (math.inf, "a")

@@ -6,17 +6,19 @@ import numpy
 import pytest
 from safetensors.numpy import save_file
 
+from ddp_tokens.checks.gradient_norms import is_finite
 from ddp_tokens.checks.gradient_parity import (
-    REFERENCES,
+    Counted,
+    Evidence,
     check_gradient_parity,
+    count_windows,
     expected,
-    facts_of_windows,
     judge,
     named_together,
-    of_window,
-    parts_of,
 )
+from ddp_tokens.checks.gradient_references import REFERENCES, of_window, parts_of
 from ddp_tokens.config import Tolerances
+from ddp_tokens.errors import PlanError
 from ddp_tokens.files import sha256
 from ddp_tokens.formulas import KNOWN_WRONG, WindowFacts, excluded_by
 from ddp_tokens.layout import DTYPES, FLOAT64, NATIVE, Layout
@@ -36,7 +38,7 @@ def mean_of_means(facts):
 
 
 def verdict_on(of, formula=TOKEN_MEAN, dtype=FLOAT64, tolerances=None):
-    return judge("case", tolerances or Tolerances(), dtype, of, expected(formula, of.facts), {})
+    return judge("case", tolerances or Tolerances(), dtype, of, expected(formula, of.facts, is_finite(of.observed)), {})
 
 
 def scaled(of, factor):
@@ -129,6 +131,42 @@ def test_the_least_power_is_a_setting():
     assert verdict_on(of, dtype=NATIVE, tolerances=Tolerances(power=power * 0.99)).outcome == "pass"
 
 
+# Loss sums over 1 and 3 units with the gradients -8 and 16 make 8/4 = 2, of which a fraction of 0.25 is 0.5. Off by 1
+# and 2, a forgotten world size and one taken twice are 2 and 4 tolerances away; the others are farther.
+TWO_RANKS = WindowFacts(units=((1,), (3,)), labels=((1,), (3,)), positions=((1,), (3,)), accumulation=1)
+
+
+def verdict_by_hand(observed, power):
+    right = {"a": numpy.array([2.0])}
+    parts = {(0, 0): {"a": numpy.array([-8.0])}, (1, 0): {"a": numpy.array([16.0])}}
+    of = Evidence({"a": numpy.array([observed])}, right, right, parts, TWO_RANKS)
+    return verdict_on(of, tolerances=Tolerances(float64=0.25, power=power))
+
+
+@pytest.mark.parametrize(("observed", "outcome"), [(2.5, "pass"), (1.5, "pass"), (2.5 + 2**-51, "fail")], ids=str)
+def test_an_error_of_one_tolerance_is_accepted(observed, outcome):
+    assert verdict_by_hand(observed, power=1.0).outcome == outcome
+
+
+@pytest.mark.parametrize(
+    ("power", "near"),
+    [
+        (2.0, None),
+        (2.1, "world_size_forgotten"),
+        (4.0, "world_size_forgotten"),
+        (4.1, "world_size_forgotten, world_size_twice"),
+    ],
+)
+def test_formulas_that_are_nearer_than_the_least_power_are_named(power, near):
+    verdict = verdict_by_hand(2.0, power)
+    assert (verdict.observed["power"], verdict.observed["nearest_formula"]) == (2.0, "world_size_forgotten")
+    if near is None:
+        assert verdict.outcome == "pass"
+    else:
+        assert verdict.outcome == "inconclusive"
+        assert verdict.criterion.endswith(f"but on this window {near} would be fewer than {power:g} tolerances away")
+
+
 def test_a_failure_is_no_matter_of_power():
     assert verdict_on(scaled(evidence(facts=EQUAL), 2.0)).outcome == "fail"
 
@@ -197,6 +235,16 @@ def test_a_failure_shows_the_worst_parameter_and_its_worst_value():
     assert first["error"] == pytest.approx(math.hypot(0.25, 1.0))
     assert (verdict.observed["error"], verdict.observed["parameter"]) == (first["error"], "head.bias")
     assert first["tolerance"] == verdict.observed["tolerance"] == pytest.approx(1e-12 * numpy.linalg.norm(bias))
+
+
+def test_the_worst_value_need_not_be_the_largest():
+    of = evidence()
+    bias = of.reference["head.bias"].copy()
+    smallest = int(abs(bias).argmin())
+    bias[smallest] += 0.001
+    first = verdict_on(with_observed(of, **{"head.bias": bias})).first_difference
+    assert first["index"] == [smallest]
+    assert abs(bias[smallest]) < abs(bias).max()
 
 
 @pytest.mark.parametrize("formula", FORMULAS)
@@ -272,7 +320,8 @@ def dumps(tmp_path):
 
 def test_every_window_formula_and_dtype_gets_a_verdict(dumps):
     references, gradients, facts = dumps
-    verdicts = {verdict.case: verdict for verdict in check_gradient_parity(Tolerances(), references, gradients, facts)}
+    found = check_gradient_parity(Tolerances(), references, gradients, Counted(facts))
+    verdicts = {verdict.case: verdict for verdict in found}
     assert len(verdicts) == 8
     assert [verdict.case for verdict in verdicts.values() if not verdict.as_expected] == []
     for dtype in DTYPES:
@@ -280,6 +329,8 @@ def test_every_window_formula_and_dtype_gets_a_verdict(dumps):
         assert verdicts[f"token_mean.{dtype}.most_unequal"].outcome == "pass"
         assert verdicts[f"mean_of_means.{dtype}.first"].outcome == "inconclusive"
         assert verdicts[f"mean_of_means.{dtype}.most_unequal"].outcome == "fail"
+        bound = {FLOAT64: "1e-12 of its norm", NATIVE: "4 times that of one process in the same dtype"}[dtype]
+        assert f"is at most {bound}" in verdicts[f"token_mean.{dtype}.most_unequal"].criterion
     evidence_of = verdicts["token_mean.native.first"].evidence
     paths = [*references.values(), gradients[TOKEN_MEAN, NATIVE]]
     assert evidence_of == {str(path): sha256(path) for path in paths}
@@ -293,7 +344,7 @@ def test_the_dump_of_another_formula_is_noticed(dumps):
     }
     problems = {
         verdict.case: verdict.problem
-        for verdict in check_gradient_parity(Tolerances(), references, swapped, facts)
+        for verdict in check_gradient_parity(Tolerances(), references, swapped, Counted(facts))
         if verdict.problem
     }
     assert problems == {
@@ -305,7 +356,9 @@ def test_the_dump_of_another_formula_is_noticed(dumps):
 def test_facts_of_the_windows_that_are_compared(tmp_path):
     at = Layout(tmp_path)
     prepare(tiny_experiment(), at.rows, at.lock, at.plan)
-    facts = facts_of_windows(at.rows, at.lock, at.plan)
+    counted = count_windows(at.rows, at.lock, at.plan)
+    assert counted.files == (at.rows, at.lock, at.plan)
+    facts = counted.facts
     assert list(facts) == ["first", "most_unequal"]
     # Rank 0 draws sequences of 2 to 4 tokens and rank 1 of 5 to 8, two per microbatch.
     for of in facts.values():
@@ -315,3 +368,67 @@ def test_facts_of_the_windows_that_are_compared(tmp_path):
         assert of.accumulation == of.microbatches == 2
         assert of.labels == of.units
         assert all(p >= u for ps, us in zip(of.positions, of.units, strict=True) for p, u in zip(ps, us, strict=True))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("parameter", ["head.bias", "head.weight"])
+def test_a_reference_that_is_no_number_proves_nothing(dtype, value, parameter):
+    """On both sides, or on the reference's alone; whether or not the parameter comes first."""
+    of = evidence()
+    broken = of.reference | {parameter: numpy.full_like(of.reference[parameter], value)}
+    for observed in (of.observed, broken):
+        verdict = verdict_on(replace(of, observed=observed, reference=broken, single=broken), dtype=dtype)
+        assert verdict.outcome == "fail"
+        json.dumps([verdict.observed, verdict.first_difference], allow_nan=False)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_single_process_that_is_no_number_allows_nothing(value):
+    of = evidence(dtype=numpy.float32)
+    single = of.single | {"head.weight": numpy.full_like(of.single["head.weight"], value)}
+    assert verdict_on(replace(of, single=single), dtype=NATIVE).outcome == "fail"
+
+
+def test_a_rank_without_units_whose_zero_gradient_stays_zero():
+    """0/0 is hidden where the loss has no unit to pass it on to: the mean of means then halves what rank 0 holds."""
+    facts = WindowFacts(((16,), (0,)), ((16,), (9,)), ((16,), (9,)), accumulation=1)
+    of = evidence(lambda r, m: [1 / 16 / 2, 0.0][r], facts)
+    verdict = verdict_on(of, MEAN_OF_MEANS)
+    assert verdict.as_expected
+    assert verdict.diagnosis == ("mean_of_means", "world_size_forgotten")
+    three = WindowFacts(((8, 3), (4, 2), (0, 0)), ((8, 3), (4, 2), (9, 9)), ((8, 3), (4, 2), (9, 9)), accumulation=2)
+    verdict = verdict_on(evidence(lambda r, m: [1 / 11 / 3, 1 / 6 / 3, 0.0][r], three), MEAN_OF_MEANS)
+    assert verdict.as_expected
+    assert verdict.diagnosis == ("mean_of_means",)
+
+
+def test_a_formula_that_is_the_right_one_here_explains_nothing():
+    """No label is ignored, no row padded: counting them too changes nothing, and is not why the gradient is off."""
+    facts = replace(FACTS, labels=UNITS, positions=UNITS)
+    off = evidence(facts=facts)
+    off = with_observed(off, **{"head.bias": off.observed["head.bias"] * (1 + 2e-12)})
+    verdict = verdict_on(off)
+    assert (verdict.outcome, verdict.diagnosis) == ("fail", ())
+
+
+def test_another_shape_is_no_formula():
+    of = evidence()
+    verdict = verdict_on(with_observed(of, **{"head.bias": of.observed["head.bias"].reshape(4, 1)}))
+    assert (verdict.outcome, verdict.diagnosis) == ("fail", ())
+
+
+def test_a_plan_without_a_window_is_named(tmp_path):
+    at = Layout(tmp_path)
+    prepare(tiny_experiment(), at.rows, at.lock, at.plan)
+    at.plan.write_text('{"made_for": {}, "plan": []}')
+    with pytest.raises(PlanError, match=r"plan\.json holds no window: prepare again"):
+        count_windows(at.rows, at.lock, at.plan)
+
+
+def test_what_the_counts_come_from_is_evidence_too(dumps, tmp_path):
+    references, gradients, facts = dumps
+    plan = tmp_path / "plan.json"
+    plan.write_text("{}")
+    [verdict, *_] = check_gradient_parity(Tolerances(), references, gradients, Counted(facts, (plan,)))
+    assert verdict.evidence[str(plan)] == sha256(plan)

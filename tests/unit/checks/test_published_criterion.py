@@ -30,8 +30,8 @@ def test_the_criterion_is_relative_to_the_reference():
 
 
 def test_the_figures():
-    """Errors 1, 0.5 and 0.125: relative 1/8, 0.5/1, and 0.125/0.25 left out, since |ref| is not above atol."""
-    found = figures(arrays(a=[9.0, 1.5], b=[0.375]), arrays(a=[8.0, 1.0], b=[0.25]))
+    """Errors 1, 0.5 and 0.1875: relative 1/8, 0.5/1, and 0.1875/0.25 left out, since |ref| is not above atol."""
+    found = figures(arrays(a=[9.0, 1.5], b=[0.4375]), arrays(a=[8.0, 1.0], b=[0.25]))
     assert found == {"values": 3, "outside_tolerance": 0, "max_abs_error": 1.0, "max_rel_error": 0.5}
 
 
@@ -49,3 +49,8 @@ def test_what_is_not_a_number_is_outside(value):
 def test_what_only_one_side_holds_has_no_figures():
     found = figures(arrays(a=[1.0], b=[1.0, 2.0]), arrays(b=[1.0], c=[1.0]))
     assert found == {"values": 0, "outside_tolerance": 0, "max_abs_error": 0.0, "max_rel_error": 0.0}
+
+
+def test_what_has_another_shape_does_not_hide_what_follows():
+    found = figures(arrays(a=[1.0], b=[2.0]), arrays(a=[1.0, 1.0], b=[1.0]))
+    assert found == {"values": 1, "outside_tolerance": 1, "max_abs_error": 1.0, "max_rel_error": 1.0}

@@ -29,12 +29,22 @@ def verdict_on(folder):
 
 def test_equal_replicas_pass(tmp_path):
     verdict = verdict_on(run_of(tmp_path, weights(), weights(), weights()))
-    assert (verdict.case, verdict.outcome, verdict.first_difference) == ("resume", "pass", None)
+    assert (verdict.case, verdict.expected, verdict.outcome) == ("resume", "pass", "pass")
+    assert verdict.first_difference is None
+    assert verdict.criterion == "every rank's parameters and buffers equal those of rank 0, bit for bit"
     figures = {"ranks": 3, "tensors": 2, "max_abs_difference": 0.0, "different_models_at_start": 1}
     assert (verdict.observed, verdict.diagnosis) == (figures, ())
     ranks = tmp_path / "ranks"
     assert verdict.evidence == digests([*ranks.glob("*.safetensors"), *ranks.glob("start-*.json")])
     assert len(verdict.evidence) == 6
+
+
+@pytest.mark.parametrize("tensors", [weights(), {}], ids=["some", "none"])
+def test_one_rank_has_nothing_to_equal(tmp_path, tensors):
+    verdict = verdict_on(run_of(tmp_path, tensors))
+    assert (verdict.expected, verdict.outcome, verdict.diagnosis) == ("inconclusive", "inconclusive", ())
+    assert verdict.criterion.endswith(", bit for bit (one rank: there is nothing to compare)")
+    assert (verdict.observed["ranks"], verdict.observed["tensors"]) == (1, len(tensors))
 
 
 def test_one_bit_on_one_rank_fails_and_is_named(tmp_path):

@@ -1,0 +1,88 @@
+"""What one process says of the compared windows, read and held together before anything is judged by it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from ddp_tokens.checks.gradient_norms import (
+    Arrays,
+    algebra_tolerances,
+    errors,
+    is_finite,
+    largest_ratio,
+    shapes_of,
+    weighted_sum,
+)
+from ddp_tokens.checks.tensor_files import read_arrays
+from ddp_tokens.errors import EvidenceError
+from ddp_tokens.formulas import WindowFacts
+from ddp_tokens.layout import FLOAT64, NATIVE, PARTS
+
+REFERENCES = (NATIVE, FLOAT64, PARTS)
+AGAIN = "run reference again"
+SAME = 1e-12
+
+Parts = Mapping[tuple[int, int], Arrays]
+
+
+@dataclass(frozen=True)
+class References:
+    """`of_dtype`: dtype -> gradient of the window in one process. `parts`: (rank, microbatch) -> gradient of its loss
+    sum, in float64.
+    """
+
+    of_dtype: Mapping[str, Arrays]
+    parts: Parts
+
+
+def read_references(paths: Mapping[str, Path], facts: Mapping[str, WindowFacts]) -> dict[str, References]:
+    """By window. Raises EvidenceError, naming the file, when a dump lacks a parameter of another, when the parts are
+    not those of the plan's ranks and microbatches, or when they do not add up to the reference.
+    """
+    dumps = {name: read_arrays(path) for name, path in paths.items()}
+    found = {}
+    for window, of_window_ in facts.items():
+        of_dtype = {dtype: of_window(dumps[dtype], window) for dtype in (NATIVE, FLOAT64)}
+        references = References(of_dtype, parts_of(dumps[PARTS], window))
+        _require_same_parameters(references, paths, window)
+        _require_parts_of_the_plan(references, paths[PARTS], window, of_window_)
+        found[window] = references
+    return found
+
+
+def of_window(arrays: Arrays, window: str) -> dict[str, NDArray[Any]]:
+    prefix = f"{window}/"
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+
+def parts_of(arrays: Arrays, window: str) -> dict[tuple[int, int], dict[str, NDArray[Any]]]:
+    """(rank, microbatch) -> gradients, from names WINDOW/RANK/MICROBATCH/PARAMETER."""
+    parts: dict[tuple[int, int], dict[str, NDArray[Any]]] = {}
+    for name, array in of_window(arrays, window).items():
+        rank, microbatch, parameter = name.split("/", 2)
+        parts.setdefault((int(rank), int(microbatch)), {})[parameter] = array
+    return parts
+
+
+def _require_same_parameters(references: References, paths: Mapping[str, Path], window: str) -> None:
+    expected = shapes_of(references.of_dtype[FLOAT64])
+    others = {NATIVE: [references.of_dtype[NATIVE]], PARTS: list(references.parts.values())}
+    for name, gradients in others.items():
+        if any(shapes_of(gradient) != expected for gradient in gradients):
+            raise EvidenceError(
+                f"{paths[name]} does not hold the parameters of {paths[FLOAT64]} for window '{window}': {AGAIN}"
+            )
+
+
+def _require_parts_of_the_plan(references: References, path: Path, window: str, facts: WindowFacts) -> None:
+    planned = {(rank, index) for rank, of_rank in enumerate(facts.units) for index in range(len(of_rank))}
+    if set(references.parts) != planned:
+        raise EvidenceError(f"{path} holds other ranks or microbatches for window '{window}' than the plan: {AGAIN}")
+    reference = references.of_dtype[FLOAT64]
+    total = weighted_sum(dict.fromkeys(planned, 1 / facts.total), references.parts)
+    adds_up = largest_ratio(errors(total, reference), algebra_tolerances(reference, SAME))[0] <= 1
+    if is_finite(reference) and not adds_up:
+        raise EvidenceError(f"{path} does not add up to the reference of window '{window}': {AGAIN}")

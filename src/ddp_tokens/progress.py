@@ -1,0 +1,149 @@
+"""Where each rank is, told by itself in a small file that any process may read at any time. No torch.
+
+logs/ranks/RUN/rank-R.now.json    a JSON object, padded and overwritten in place; gone once the rank has done its work
+"""
+
+import json
+import os
+import socket
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ddp_tokens.files import naming
+from ddp_tokens.world import World
+
+SIZE = 4096  # bytes of the file; overwriting in place needs no space, so a full disk does not silence a rank
+LONGEST_TEXT = 300  # characters of what a rank raised; escaped, each takes at most 12 bytes
+PROCESSES = Path("/proc")
+COMMUNICATION, REDUCING_BACKWARD = "communication", "reducing_backward"
+LAUNCH_VARIABLES = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT")
+
+
+@dataclass(frozen=True)
+class Place:
+    """`launch`: the same for all ranks that were started together. `born`: start of the process, in the kernel's ticks.
+
+    `since`: time.time() of the last change. `collective`: the last that was entered, the `entered`-th; `inside`: it has
+    not come back. `raised`: what ended the rank; `blames`: the rank whose failure that was.
+    """
+
+    rank: int
+    launch: str
+    host: str
+    pid: int
+    born: str
+    since: float
+    step: int | None = None
+    microbatch: int | None = None
+    collective: str | None = None
+    inside: bool = False
+    entered: int = 0
+    raised: str | None = None
+    blames: int | None = None
+
+
+class Progress:
+    """What training tells about where it is. This one tells nobody: for processes that nobody waits for."""
+
+    def begins_update(self, step: int) -> None:
+        pass
+
+    def begins_microbatch(self, number: int) -> None:
+        """`number` counts from 1 in each window."""
+
+    @contextmanager
+    def entered(self, collective: str, kind: str = COMMUNICATION) -> Iterator[None]:
+        """The block is a collective, or holds one; `kind` is what its seconds are counted as."""
+        yield
+
+    def failed(self, raised: str, blames: int | None = None) -> None:
+        """What ends this rank, before it leaves the process group: the others look as soon as it is gone."""
+
+
+UNWATCHED = Progress()
+
+
+class WrittenProgress(Progress):
+    """`seconds`: of the update so far, by kind, inside collectives; `since_update`: when it began, perf_counter()."""
+
+    def __init__(self, folder: Path, rank: int, launch: str) -> None:
+        pid = os.getpid()
+        self.place = Place(rank, launch, socket.gethostname(), pid, _state_and_birth(pid)[1], time.time())
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self.since_update = time.perf_counter()
+        self.path = place_file(folder, rank)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o644)
+        with naming(self.path):
+            self._now()
+
+    def begins_update(self, step: int) -> None:
+        self.seconds.clear()
+        self.since_update = time.perf_counter()
+        self._now(step=step, microbatch=None)
+
+    def begins_microbatch(self, number: int) -> None:
+        self._now(microbatch=number)
+
+    @contextmanager
+    def entered(self, collective: str, kind: str = COMMUNICATION) -> Iterator[None]:
+        start = time.perf_counter()
+        self._now(collective=collective, inside=True, entered=self.place.entered + 1)
+        yield
+        self._now(inside=False)
+        self.seconds[kind] += time.perf_counter() - start
+
+    def failed(self, raised: str, blames: int | None = None) -> None:
+        self._now(raised=" ".join(raised.split())[:LONGEST_TEXT], blames=blames, since=self.place.since)
+
+    def close(self, remove: bool) -> None:
+        os.close(self._descriptor)
+        if remove:
+            self.path.unlink(missing_ok=True)
+
+    def _now(self, **changes: Any) -> None:
+        self.place = replace(self.place, **{"since": time.time()} | changes)
+        os.pwrite(self._descriptor, json.dumps(vars(self.place)).encode().ljust(SIZE), 0)
+
+
+def launch_name(environment: Mapping[str, str]) -> str:
+    return " ".join(environment.get(name, "-") for name in LAUNCH_VARIABLES)
+
+
+def place_file(folder: Path, rank: int) -> Path:
+    return folder / f"rank-{rank}.now.json"
+
+
+def read_places(folder: Path, world: World, launch: str) -> dict[int, Place]:
+    """By rank, the others that are here. What an earlier launch left does not count, nor what is half written."""
+    found = {}
+    for rank in range(world.size):
+        try:
+            place = Place(**json.loads(place_file(folder, rank).read_text()))
+        except (OSError, ValueError, TypeError):
+            continue
+        if rank != world.rank and place.launch == launch:
+            found[rank] = place
+    return found
+
+
+def is_gone(place: Place) -> bool:
+    """Has its process ended? Only processes of this host can be asked for; of another's nothing is known."""
+    if place.host != socket.gethostname() or not place.born:
+        return False
+    state, born = _state_and_birth(place.pid)
+    return state in ("", "Z", "X") or born != place.born
+
+
+def _state_and_birth(pid: int) -> tuple[str, str]:
+    """As the kernel tells them, or empty texts."""
+    try:
+        fields = (PROCESSES / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return "", ""
+    return fields[0], fields[19]

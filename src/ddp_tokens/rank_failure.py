@@ -1,0 +1,208 @@
+"""When a rank fails or hangs: which one it was, where, and that no other is left behind. No torch."""
+
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event, Thread, current_thread, main_thread
+
+from ddp_tokens.errors import RankFailedError, UserError
+from ddp_tokens.identity import newest_usable
+from ddp_tokens.options import USER_ERROR
+from ddp_tokens.progress import Place, WrittenProgress, is_gone, read_places
+from ddp_tokens.world import World
+
+LOOK_EVERY_S = 0.05
+# The kernel closes a killed process's connections before it says that the process has ended.
+SETTLED_AFTER_S = 2.0
+GUARD_EVERY_S = 1.0
+# Longer than a rank needs that can still speak for itself.
+ENDED_AFTER_S = 5.0
+MARKS_OF_COMMUNICATION = ("gloo", "nccl", "connection", "timeout", "timed out")
+# Names of exceptions by which a rank is told to stop, by its launcher or by hand; no failure of its own.
+STOPPED = ("SignalException", "KeyboardInterrupt")
+
+
+@dataclass(frozen=True)
+class Failure:
+    rank: int
+    what: str
+    place: Place | None
+
+
+def ended(own: Place, places: Mapping[int, Place]) -> Failure | None:
+    """The other rank that raised, or is gone without a word, or that another one blames."""
+    by_time = sorted(places.values(), key=lambda place: place.since)
+    for place in by_time:
+        if place.raised is not None and place.blames is None and not place.raised.startswith(STOPPED):
+            return Failure(place.rank, f"raised {place.raised}", place)
+    for place in by_time:
+        if place.raised is None and is_gone(place):
+            return Failure(place.rank, "was killed", place)
+    for place in by_time:
+        if place.blames == own.rank:
+            return Failure(place.rank, f"gave up waiting for rank {own.rank}", place)
+        if place.blames is not None:
+            return Failure(place.blames, "does not go on", places.get(place.blames))
+    return None
+
+
+def stopped(places: Mapping[int, Place]) -> Failure | None:
+    """A rank that was told to stop: what ends the others, when nothing else has."""
+    told = (place for place in places.values() if place.raised is not None)
+    return next((Failure(place.rank, f"was stopped ({place.raised})", place) for place in told), None)
+
+
+def waited_for(own: Place, places: Mapping[int, Place], size: int) -> Failure | None:
+    """The rank that has entered the fewest collectives, or has not come at all; None when all are in the same one."""
+    missing = sorted(set(range(size)) - {own.rank, *places})
+    if missing:
+        return Failure(missing[0], "is not there", None)
+    behind = min(places.values(), key=lambda place: place.entered, default=own)
+    return Failure(behind.rank, "does not go on", behind) if behind.entered < own.entered else None
+
+
+def speaks_of_communication(error: BaseException) -> bool:
+    """torch raises plain RuntimeErrors for gloo's, of many texts, as autograd does for what is wrong in a backward."""
+    return any(mark in str(error).lower() for mark in MARKS_OF_COMMUNICATION)
+
+
+def find_failure(own: Place, error: RuntimeError, look: Callable[[], Mapping[int, Place]], size: int) -> Failure | None:
+    """Why the collective that `own` is in has failed; None where `error` seems to be this rank's own.
+
+    Looks again for a while: the others may be about to say so.
+    """
+    deadline = time.monotonic() + SETTLED_AFTER_S
+    while True:
+        places = look()
+        failure = ended(own, places)
+        if failure:
+            return failure
+        if time.monotonic() > deadline:
+            return stopped(places) or (waited_for(own, places, size) if speaks_of_communication(error) else None)
+        time.sleep(LOOK_EVERY_S)
+
+
+def described(failure: Failure, own: Place, checkpoint: Path | None, now: float) -> str:
+    """One sentence: the rank, its update and microbatch, its last collective, and what can be resumed."""
+    waits = f"while rank {own.rank} was in the {own.collective}" if own.inside else f"which ends rank {own.rank}"
+    return f"rank {failure.rank} {failure.what} {_where(failure.place, now)}, {waits}; {resumable(checkpoint)}"
+
+
+def resumable(checkpoint: Path | None) -> str:
+    return (
+        f"the newest whole checkpoint is {checkpoint}" if checkpoint else "there is no whole checkpoint to resume from"
+    )
+
+
+def _where(place: Place | None, now: float) -> str:
+    if place is None:
+        return "(it never started, or ended before it could say where it is)"
+    at = "before its first update" if place.step is None else f"in update {place.step}"
+    if place.microbatch is not None:
+        at += f", microbatch {place.microbatch}"
+    last = f"the last collective it entered is the {place.collective}" if place.entered else "it entered no collective"
+    if place.entered:
+        last += ", where it still was" if place.inside else ", which came back"
+    return f"{at} ({last}; last sign of life {max(0.0, now - place.since):.0f} s ago)"
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Rank `world.rank`'s view of the others. `checkpoint` finds what can be resumed."""
+
+    folder: Path
+    world: World
+    launch: str
+    program: str
+    checkpoint: Callable[[], Path | None]
+
+    def places(self) -> dict[int, Place]:
+        return read_places(self.folder, self.world, self.launch)
+
+    def sentence(self, failure: Failure, own: Place) -> str:
+        return described(failure, own, self.checkpoint(), time.time())
+
+
+@contextmanager
+def watched(watch: Watch) -> Iterator[WrittenProgress]:
+    """Tell the others where this rank is, and end it `ENDED_AFTER_S` seconds after one of them has failed if it has not
+    ended by itself: it may be asleep, or busy. Around the process group; `explaining` goes inside.
+    """
+    progress = WrittenProgress(watch.folder, watch.world.rank, watch.launch)
+    over = Event()
+    guard = Thread(target=_end_with_the_others, args=(watch, progress, over), daemon=True)
+    guard.start()
+    done = False
+    try:
+        with explaining(watch, progress):
+            yield progress
+        done = True
+    finally:
+        over.set()
+        guard.join()
+        progress.close(remove=done)
+
+
+@contextmanager
+def explaining(watch: Watch, progress: WrittenProgress) -> Iterator[None]:
+    """Say why the block failed, before this rank leaves the process group and the others look for the reason.
+
+    A collective that fails because of another rank becomes a RankFailedError that names it. What this rank raises by
+    itself stays as it is; where it is no sentence for users, notes say where it was.
+    """
+    try:
+        yield
+    except Exception as error:
+        if progress.place.raised is not None:
+            raise
+        failure = _caused_by_another(watch, progress, error)
+        if failure:
+            progress.failed(f"RankFailedError: {failure}", failure.rank)
+            traceback.clear_frames(error.__traceback__)  # as process_group does: the cause would keep the model
+            raise failure from error
+        progress.failed(f"{type(error).__name__}: {error}")
+        if not isinstance(error, UserError):
+            error.add_note(f"this was rank {watch.world.rank} {_where(progress.place, time.time())}")
+            error.add_note(resumable(watch.checkpoint()))
+        raise
+
+
+def _caused_by_another(watch: Watch, progress: WrittenProgress, error: Exception) -> RankFailedError | None:
+    """Why this rank's collective failed; or, when a launcher stops this rank, which one it stops it for."""
+    # This rank is about to end by itself; let it finish its sentence when the launcher has noticed too.
+    if current_thread() is main_thread():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    own = progress.place
+    if type(error).__name__ in STOPPED:
+        failure = ended(own, watch.places())
+    elif own.inside and isinstance(error, RuntimeError):
+        failure = find_failure(own, error, watch.places, watch.world.size)
+    else:
+        return None
+    return RankFailedError(watch.sentence(failure, own), failure.rank) if failure else None
+
+
+def _end_with_the_others(watch: Watch, progress: WrittenProgress, over: Event) -> None:
+    """In a thread of its own, which runs while the main one sleeps, computes or waits in a collective."""
+    noticed = None
+    while not over.wait(GUARD_EVERY_S):
+        places = watch.places()
+        failure = ended(progress.place, places) or stopped(places)
+        if failure is None:
+            continue
+        noticed = noticed or time.monotonic()
+        if time.monotonic() - noticed >= ENDED_AFTER_S:
+            text = watch.sentence(failure, progress.place)
+            sys.stderr.write(f"{watch.program}, rank {watch.world.rank}: {text}\n")
+            sys.stderr.flush()
+            os._exit(USER_ERROR)
+
+
+def checkpoint_finder(runs: Path, identity: Mapping[str, object], before: int) -> Callable[[], Path | None]:
+    return lambda: newest_usable(runs, identity, before)

@@ -1,0 +1,88 @@
+"""The references must be whole, of the plan, and add up, before anything is judged by them."""
+
+import re
+
+import numpy
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from ddp_tokens.checks.gradient_references import REFERENCES, read_references
+from ddp_tokens.errors import EvidenceError
+from tests.unit.checks.synthetic import FACTS, evidence, rounded
+
+
+@pytest.fixture
+def paths(tmp_path):
+    of = evidence()
+    found = {name: tmp_path / f"{name}.safetensors" for name in REFERENCES}
+    save_file({f"first/{name}": array for name, array in rounded(of.reference).items()}, found["native"])
+    save_file({f"first/{name}": array for name, array in of.reference.items()}, found["float64"])
+    parts = {f"first/{r}/{m}/{name}": array for (r, m), part in of.parts.items() for name, array in part.items()}
+    save_file(parts, found["parts"])
+    return found
+
+
+def changed(path, change):
+    arrays = load_file(path)
+    change(arrays)
+    save_file(arrays, path)
+
+
+def read(paths):
+    return read_references(paths, {"first": FACTS})["first"]
+
+
+def test_what_is_whole_is_read_by_window(paths):
+    found = read(paths)
+    assert set(found.of_dtype) == {"native", "float64"}
+    assert found.of_dtype["native"]["head.bias"].dtype == numpy.float32
+    assert set(found.parts) == {(rank, index) for rank in range(3) for index in range(2)}
+
+
+BROKEN = {
+    "native lacks a parameter": ("native", lambda a: a.pop("first/head.bias"), "native.safetensors does not hold the"),
+    "native has another shape": (
+        "native",
+        lambda a: a.update({"first/head.bias": numpy.zeros(5, numpy.float32)}),
+        "native.safetensors does not hold the parameters of",
+    ),
+    "a part lacks a parameter": (
+        "parts",
+        lambda a: a.pop("first/2/1/head.bias"),
+        "parts.safetensors does not hold the",
+    ),
+    "a microbatch is missing": (
+        "parts",
+        lambda a: [a.pop(name) for name in list(a) if name.startswith("first/2/1/")],
+        "parts.safetensors holds other ranks or microbatches for window 'first' than the plan: run reference again",
+    ),
+    "no part is there": (
+        "parts",
+        lambda a: [a.pop(name) for name in list(a)],
+        "parts.safetensors holds other ranks or microbatches",
+    ),
+    "parts do not add up": (
+        "parts",
+        lambda a: [array.fill(0.0) for array in a.values()],
+        "parts.safetensors does not add up to the reference of window 'first': run reference again",
+    ),
+    "one part is off by 1e-9": (
+        "parts",
+        lambda a: a.update({"first/0/0/head.bias": a["first/0/0/head.bias"] * (1 + 1e-9)}),
+        "parts.safetensors does not add up to the reference",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_is_not_whole_is_named(paths, name):
+    file, change, problem = BROKEN[name]
+    changed(paths[file], change)
+    with pytest.raises(EvidenceError, match=re.escape(problem)):
+        read(paths)
+
+
+def test_a_reference_that_is_no_number_is_left_to_the_verdict(paths):
+    for file in ("float64", "parts"):
+        changed(paths[file], lambda arrays: [array.fill(numpy.nan) for array in arrays.values()])
+    assert not numpy.isfinite(read(paths).of_dtype["float64"]["head.bias"]).any()

@@ -1,0 +1,176 @@
+"""Which rank is to blame, from what each says of itself. Real ranks are in tests/distributed/test_failing_ranks.py."""
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ddp_tokens import rank_failure
+from ddp_tokens.errors import CorpusError, RankFailedError
+from ddp_tokens.progress import Place, WrittenProgress
+from ddp_tokens.rank_failure import Failure, Watch, described, ended, explaining, find_failure, waited_for
+from ddp_tokens.world import World
+
+HERE = os.uname().nodename
+CLOSED = RuntimeError("[/gloo/transport/tcp/pair.cc] Connection closed by peer")
+OWN_ERROR = RuntimeError("element 0 of tensors does not require grad")
+
+
+def place(rank, **changes):
+    """A rank that lives: it has no birth that could be another's."""
+    return Place(rank, "launch", HERE, os.getpid(), "", since=100.0, step=3, microbatch=1, **changes)
+
+
+OWN = place(0, collective="all-reduce of the gradients", inside=True, entered=5)
+WAITING = place(2, collective="all-reduce of the gradients", inside=True, entered=5)
+BEHIND = place(1, collective="all-reduce of the count", entered=4)
+KILLED = replace(BEHIND, born="0")
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch):
+    monkeypatch.setattr(rank_failure, "SETTLED_AFTER_S", 0.0)
+
+
+@pytest.fixture(autouse=True)
+def _sigterm_as_before():
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def found(*places, error=CLOSED, own=OWN):
+    failure = find_failure(own, error, lambda: {one.rank: one for one in places}, 3)
+    return failure and (failure.rank, failure.what)
+
+
+def test_the_rank_that_raised_comes_before_those_that_fell_with_it():
+    raised = replace(BEHIND, raised="ValueError: no")
+    assert found(raised, WAITING) == (1, "raised ValueError: no")
+    assert found(raised, replace(WAITING, born="0")) == (1, "raised ValueError: no")
+    assert found(raised, replace(WAITING, raised="RankFailedError: rank 1", blames=1)) == (1, "raised ValueError: no")
+
+
+def test_the_rank_that_is_gone_without_a_word_was_killed():
+    assert found(KILLED, WAITING) == (1, "was killed")
+
+
+def test_a_rank_that_its_launcher_stopped_is_not_the_reason_where_there_is_another():
+    stopped = replace(WAITING, raised="SignalException: signal 15")
+    assert found(KILLED, stopped) == (1, "was killed")
+    assert found(BEHIND, stopped) == (2, "was stopped (SignalException: signal 15)")
+
+
+def test_the_rank_that_has_entered_fewer_collectives_does_not_go_on():
+    assert found(BEHIND, WAITING) == (1, "does not go on")
+    assert found(WAITING, replace(WAITING, rank=1)) is None
+
+
+def test_a_rank_that_never_came_is_named():
+    assert found(WAITING) == (1, "is not there")
+    assert waited_for(OWN, {}, 1) is None
+
+
+def test_the_blame_of_another_is_taken_over():
+    gave_up = replace(WAITING, raised="RankFailedError: rank 1 does not go on", blames=1)
+    assert found(BEHIND, gave_up) == (1, "does not go on")
+    slow = replace(OWN, rank=1)
+    assert find_failure(slow, CLOSED, lambda: {2: gave_up}, 3) == Failure(2, "gave up waiting for rank 1", gave_up)
+
+
+def test_a_rank_whose_own_backward_is_wrong_blames_nobody():
+    """Others may not have come as far; that is no failure of theirs."""
+    assert found(BEHIND, WAITING, error=OWN_ERROR) is None
+    assert found(KILLED, WAITING, error=OWN_ERROR) == (1, "was killed")
+
+
+def test_nobody_has_failed_where_all_wait():
+    assert ended(OWN, {1: BEHIND, 2: WAITING}) is None
+
+
+def test_the_sentence_names_rank_update_microbatch_collective_and_checkpoint():
+    said = described(Failure(1, "does not go on", BEHIND), OWN, Path("runs/interrupt/step-0050"), now=107.0)
+    assert said == (
+        "rank 1 does not go on in update 3, microbatch 1 (the last collective it entered is the all-reduce of the "
+        "count, which came back; last sign of life 7 s ago), while rank 0 was in the all-reduce of the gradients; "
+        "the newest whole checkpoint is runs/interrupt/step-0050"
+    )
+
+
+def test_the_sentence_of_a_rank_that_never_came_or_never_began():
+    assert described(Failure(1, "is not there", None), OWN, None, now=107.0) == (
+        "rank 1 is not there (it never started, or ended before it could say where it is), while rank 0 was in the "
+        "all-reduce of the gradients; there is no whole checkpoint to resume from"
+    )
+    new = replace(BEHIND, step=None, microbatch=None, collective=None, entered=0)
+    said = described(Failure(1, "was killed", new), replace(OWN, inside=False), None, now=100.0)
+    assert said.startswith(
+        "rank 1 was killed before its first update (it entered no collective; last sign of life 0 s ago), which ends "
+        "rank 0; "
+    )
+
+
+@pytest.fixture
+def watch(tmp_path):
+    return Watch(tmp_path, World(rank=0, size=2), "launch", "program", lambda: None)
+
+
+@pytest.fixture
+def both(watch):
+    """The progress of rank 0 and of rank 1."""
+    ranks = [WrittenProgress(watch.folder, rank, "launch") for rank in (0, 1)]
+    yield ranks
+    for progress in ranks:
+        progress.close(remove=True)
+
+
+def test_a_collective_that_fails_because_of_another_names_it(watch, both):
+    both[1].begins_update(2)
+    both[1].failed("ValueError: no")
+    message = r"^rank 1 raised ValueError: no in update 2 \("
+    with (
+        pytest.raises(RankFailedError, match=message) as raised,
+        explaining(watch, both[0]),
+        both[0].entered("barrier"),
+    ):
+        raise CLOSED
+    assert (raised.value.rank, both[0].place.blames) == (1, 1)
+    assert raised.value.__cause__ is CLOSED
+
+
+@pytest.mark.parametrize("error", [ArithmeticError("wrong"), CorpusError("row 3"), OWN_ERROR])
+def test_what_a_rank_raises_by_itself_stays_what_it_is(watch, both, error):
+    with pytest.raises(type(error)) as raised, explaining(watch, both[0]), both[0].entered("all-reduce"):
+        raise error
+    assert raised.value is error
+    assert both[0].place.raised == f"{type(error).__name__}: {error}"
+    assert both[0].place.blames is None
+    notes = getattr(error, "__notes__", [])
+    assert bool(notes) != isinstance(error, CorpusError)
+    assert not notes or notes[0].startswith("this was rank 0 before its first update (the last collective it entered")
+
+
+def test_an_error_is_explained_once(watch, both):
+    error = ArithmeticError("wrong once")
+    with pytest.raises(ArithmeticError), explaining(watch, both[0]), explaining(watch, both[0]):
+        raise error
+    assert len(error.__notes__) == 2
+
+
+def test_a_rank_that_is_stopped_for_anothers_sake_says_whose(watch, both):
+    class SignalException(Exception):
+        pass
+
+    with pytest.raises(SignalException), explaining(watch, both[1]):
+        raise SignalException("signal 15")
+    assert both[1].place.blames is None
+    ended_process = subprocess.run(
+        [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True
+    )
+    both[1]._now(raised=None, pid=int(ended_process.stdout))
+    with pytest.raises(RankFailedError, match=r"^rank 1 was killed .* which ends rank 0"), explaining(watch, both[0]):
+        raise SignalException("signal 15")
