@@ -16,6 +16,7 @@ from ddp_tokens.formulas import (
     WindowFacts,
     alike_on,
     excluded_by,
+    is_right_on,
     possible_on,
     window_facts,
 )
@@ -192,3 +193,20 @@ def test_microbatches_may_differ_in_number_between_ranks():
     assert left_by("mean_of_microbatch_means", uneven, ((4,), (30, 78))) == [
         averaged(F(4, 4), (F(30, 9) + F(78, 27)) / 2)
     ]
+
+
+@pytest.mark.parametrize(
+    ("weights", "right"),
+    [
+        (((F(1, 48), F(1, 48)), (F(1, 48), F(1, 48))), True),
+        (((F(1, 48), F(1, 48)), (F(1, 48), F(1, 49))), False),
+        (((F(1, 24), F(1, 24)), (F(1, 24), F(1, 24))), False),
+    ],
+)
+def test_weights_are_right_when_every_unit_weighs_one_over_all(weights, right):
+    """4 + 8 + 9 + 27 = 48 units."""
+    assert is_right_on(FACTS, weights) is right
+
+
+def test_the_weight_of_a_microbatch_without_units_may_be_any():
+    assert is_right_on(replace(FACTS, units=((0, 8), (9, 27))), ((F(7), F(1, 44)), (F(1, 44), F(1, 44))))

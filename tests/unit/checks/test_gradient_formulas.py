@@ -172,8 +172,8 @@ def test_of_ranks_that_leave_the_same_the_first_is_named():
 
 
 def test_a_choice_that_is_right_here_or_impossible_leaves_the_other_formulas():
-    """Rank 0 cannot compute the rows of rank 1, which has no unit; the other way round 2 x 8/8 = 2 is right. Next to 2.5
-    is rank 0 alone, 2 x 8/4 = 4: off by 1.5/4.
+    """Rank 0 cannot compute the rows of rank 1, which has no unit; the other way round 2 x 8/8 = 2 is right. Next to
+    2.5 is rank 0 alone, 2 x 8/4 = 4: off by 1.5/4.
     """
     facts = WindowFacts(units=((4,), (0,)), labels=((8,), (0,)), positions=((8,), (0,)), accumulation=1)
     found = diagnosis_by_hand(2.5, 8.0, 0.0, facts=facts)
