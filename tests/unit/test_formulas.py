@@ -5,6 +5,7 @@ from fractions import Fraction
 
 import pytest
 
+from ddp_tokens import formulas
 from ddp_tokens.formulas import (
     KNOWN_WRONG,
     MEANINGS,
@@ -111,6 +112,14 @@ def test_a_division_of_nothing_by_zero_has_no_weights_or_none_that_matter():
     undefined = [formula.name for formula in possible_on(empty) if None in formula.variants(empty).values()]
     assert undefined == ["mean_of_means", "mean_of_microbatch_means"]
     assert BY_NAME["mean_of_means"].variants(empty) == {"": ((F(0), F(0)), (F(1, 72), F(1, 72))), "0/0": None}
+
+
+def test_a_weight_that_divides_by_zero_gives_both_variants():
+    """Made here as well: mutation.py leaves what the table holds alone, since that is made by an import."""
+    variants = formulas._each(lambda facts, r, m: F(1, facts.units[r][m]))
+    assert variants(FACTS) == {"": ((F(1, 4), F(1, 8)), (F(1, 9), F(1, 27)))}
+    empty = replace(FACTS, units=((0, 8), (9, 27)))
+    assert variants(empty) == {"": ((F(0), F(1, 8)), (F(1, 9), F(1, 27))), "0/0": None}
 
 
 def test_rows_of_a_rank_that_holds_nothing_cannot_be_all_there_is():
