@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ddp_tokens import cli
 from ddp_tokens.config import load_experiment
 from ddp_tokens.controls import gradient_cases, ranks, table
 from ddp_tokens.controls.gradient_cases import ranks_layout
@@ -146,3 +147,19 @@ def test_every_variant_is_made_anew_with_the_same_bytes(built, tmp_path):
     names = [path.relative_to(built.root) for path in sorted((built.root / "ranks" / "2").rglob("*")) if path.is_file()]
     assert len(names) > 100
     assert [name for name in names if (again.root / name).read_bytes() != (built.root / name).read_bytes()] == []
+
+
+def test_the_controls_are_judged_again_by_hand(copied, capsys):
+    """The command reads what lies there: as it was made, and with one dump in the place of another."""
+    arguments = ["control-table", "--config", str(CONFIG), "--results", str(copied.root.parent)]
+    assert cli.main(arguments) == 0
+    assert "controls are refused" in capsys.readouterr().out
+    left = ranks_layout(copied.root, 3)
+    for dtype in ("native", "float64"):
+        shutil.copy(left.gradients("mean_of_means", dtype), left.gradients("stale_count", dtype))
+    assert cli.main(arguments) == 1
+    assert "stale_count (gradient_parity) is diagnosed as mean_of_means" in capsys.readouterr().out
+    assert (
+        "stale_count,normalization,gradient_parity,fail,fail,mean_of_means,"
+        in (copied.root / "controls.csv").read_text()
+    )

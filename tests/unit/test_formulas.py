@@ -5,6 +5,7 @@ from fractions import Fraction
 
 import pytest
 
+from ddp_tokens import formulas
 from ddp_tokens.formulas import (
     KNOWN_WRONG,
     MEANINGS,
@@ -16,6 +17,7 @@ from ddp_tokens.formulas import (
     WindowFacts,
     alike_on,
     excluded_by,
+    is_right_on,
     possible_on,
     window_facts,
 )
@@ -112,6 +114,14 @@ def test_a_division_of_nothing_by_zero_has_no_weights_or_none_that_matter():
     assert BY_NAME["mean_of_means"].variants(empty) == {"": ((F(0), F(0)), (F(1, 72), F(1, 72))), "0/0": None}
 
 
+def test_a_weight_that_divides_by_zero_gives_both_variants():
+    """Made here as well: mutation.py leaves what the table holds alone, since that is made by an import."""
+    variants = formulas._each(lambda facts, r, m: F(1, facts.units[r][m]))
+    assert variants(FACTS) == {"": ((F(1, 4), F(1, 8)), (F(1, 9), F(1, 27)))}
+    empty = replace(FACTS, units=((0, 8), (9, 27)))
+    assert variants(empty) == {"": ((F(0), F(1, 8)), (F(1, 9), F(1, 27))), "0/0": None}
+
+
 def test_rows_of_a_rank_that_holds_nothing_cannot_be_all_there_is():
     """Rank 1 computing rank 0's nothing would leave no unit at all: that is the error of an empty window."""
     empty = replace(FACTS, units=((0, 0), (9, 27)))
@@ -192,3 +202,20 @@ def test_microbatches_may_differ_in_number_between_ranks():
     assert left_by("mean_of_microbatch_means", uneven, ((4,), (30, 78))) == [
         averaged(F(4, 4), (F(30, 9) + F(78, 27)) / 2)
     ]
+
+
+@pytest.mark.parametrize(
+    ("weights", "right"),
+    [
+        (((F(1, 48), F(1, 48)), (F(1, 48), F(1, 48))), True),
+        (((F(1, 48), F(1, 48)), (F(1, 48), F(1, 49))), False),
+        (((F(1, 24), F(1, 24)), (F(1, 24), F(1, 24))), False),
+    ],
+)
+def test_weights_are_right_when_every_unit_weighs_one_over_all(weights, right):
+    """4 + 8 + 9 + 27 = 48 units."""
+    assert is_right_on(FACTS, weights) is right
+
+
+def test_the_weight_of_a_microbatch_without_units_may_be_any():
+    assert is_right_on(replace(FACTS, units=((0, 8), (9, 27))), ((F(7), F(1, 44)), (F(1, 44), F(1, 44))))

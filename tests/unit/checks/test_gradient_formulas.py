@@ -158,6 +158,21 @@ def test_a_length_that_no_formula_gives_is_told_with_its_factor():
     assert (found.names, found.figures) == (("scaled",), figures)
 
 
+@pytest.mark.parametrize(("observed", "names"), [(2.25, ()), (2.25 + 2**-51, ("scaled",))], ids=str)
+def test_a_length_within_the_tolerance_is_not_scaled(observed, names):
+    assert diagnosis_by_hand(observed).names == names
+
+
+LEAST = 16 * (1 - 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("factor", "name"), [(LEAST, "loss_scale_kept"), (math.nextafter(LEAST, 0), "scaled")], ids=["least", "less"]
+)
+def test_the_least_loss_scale_is_16_but_for_one_part_in_10000(factor, name):
+    assert diagnosis_by_hand(2 * factor).names == (name,)
+
+
 def test_where_the_right_gradient_is_zero_nothing_is_named():
     assert diagnosis_by_hand(1.0, -8.0, 8.0, right=0.0) == Diagnosis()
 
@@ -172,12 +187,20 @@ def test_of_ranks_that_leave_the_same_the_first_is_named():
 
 
 def test_a_choice_that_is_right_here_or_impossible_leaves_the_other_formulas():
-    """Rank 0 cannot compute the rows of rank 1, which has none; the other way round 2 x 8/8 = 2 is right. Next to 2.5
-    is rank 0 alone, 2 x 8/4 = 4: off by 1.5/4.
+    """Rank 0 cannot compute the rows of rank 1, which has no unit; the other way round 2 x 8/8 = 2 is right. Next to
+    2.5 is rank 0 alone, 2 x 8/4 = 4: off by 1.5/4.
     """
     facts = WindowFacts(units=((4,), (0,)), labels=((8,), (0,)), positions=((8,), (0,)), accumulation=1)
     found = diagnosis_by_hand(2.5, 8.0, 0.0, facts=facts)
     assert (found.figures["next_best"], found.figures["next_best_residual"]) == ("one_rank_only", 0.375)
+
+
+def test_a_choice_that_is_right_here_leaves_the_other_choices():
+    """Rank 0 may compute the nothing of rank 1. With the rows of rank 3 it leaves (-8 + 2 x 16)/7, not (-8 + 16)/4."""
+    counts = ((0,), (0,), (1,), (3,))
+    facts = WindowFacts(units=counts, labels=((2,),) * 4, positions=((4,),) * 4, accumulation=1)
+    found = diagnosis_by_hand(24 / 7, 0.0, 0.0, -8.0, 16.0, facts=facts)
+    assert (found.names, found.figures["detail"]) == (("another_ranks_rows",), "rank 0 computes the rows of rank 3")
 
 
 def test_where_all_possible_formulas_fit_none_is_next():

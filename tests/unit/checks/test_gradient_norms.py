@@ -8,10 +8,12 @@ from ddp_tokens.checks.gradient_norms import (
     algebra_tolerances,
     calibrated_tolerances,
     errors,
+    is_finite,
     largest_ratio,
     norms,
     not_near_zero,
     plain,
+    shapes_of,
     weighted_sum,
     whole,
 )
@@ -93,3 +95,21 @@ def test_a_weighted_sum():
 
 def test_json_has_no_infinity():
     assert [plain(value) for value in (1.5, math.inf, math.nan)] == [1.5, "inf", "nan"]
+
+
+@pytest.mark.parametrize(
+    ("error", "tolerance"), [(math.nan, 1.0), (math.inf, 1.0), (1.0, math.nan), (1.0, math.inf), (math.inf, math.inf)]
+)
+def test_nothing_is_within_what_is_no_finite_number(error, tolerance):
+    assert largest_ratio({"a": error}, {"a": tolerance}) == (math.inf, "a")
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_one_value_that_is_no_number_makes_all_not_finite(value):
+    assert is_finite(arrays(a=[1.0, 2.0], b=[3.0]))
+    assert not is_finite(arrays(a=[1.0, 2.0], b=[3.0, value]))
+    assert not is_finite(arrays(a=[value, 1.0], b=[3.0]))
+
+
+def test_shapes_by_name():
+    assert shapes_of(arrays(a=[1.0, 2.0], b=[[1.0], [2.0]])) == {"a": (2,), "b": (2, 1)}

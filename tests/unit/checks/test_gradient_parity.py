@@ -298,8 +298,12 @@ def test_parts_are_told_by_rank_and_microbatch():
 
 @pytest.fixture
 def dumps(tmp_path):
-    """Two windows, of which only the second has unequal counts; the references and what each formula leaves."""
-    facts = {"first": EQUAL, "most_unequal": FACTS}
+    """Two windows, of which only the second has unequal counts."""
+    return written(tmp_path, {"first": EQUAL, "most_unequal": FACTS})
+
+
+def written(folder, facts, mean_of_means=mean_of_means):
+    """The references and what each formula leaves."""
     right, wrong, parts = {}, {}, {}
     for window, of in facts.items():
         of_window_ = parts_for(of.units)
@@ -308,8 +312,8 @@ def dumps(tmp_path):
             target |= {f"{window}/{name}": array for name, array in left.items()}
         for (rank, index), arrays in of_window_.items():
             parts |= {f"{window}/{rank}/{index}/{name}": array for name, array in arrays.items()}
-    references = {name: tmp_path / f"reference.{name}" for name in REFERENCES}
-    gradients = {(formula, dtype): tmp_path / f"{formula}.{dtype}" for formula in FORMULAS for dtype in DTYPES}
+    references = {name: folder / f"reference.{name}" for name in REFERENCES}
+    gradients = {(formula, dtype): folder / f"{formula}.{dtype}" for formula in FORMULAS for dtype in DTYPES}
     save_file(parts, references["parts"])
     for dtype, kind in ((NATIVE, numpy.float32), (FLOAT64, numpy.float64)):
         save_file(rounded(right, kind), references[dtype])
@@ -432,3 +436,19 @@ def test_what_the_counts_come_from_is_evidence_too(dumps, tmp_path):
     plan.write_text("{}")
     [verdict, *_] = check_gradient_parity(Tolerances(), references, gradients, Counted(facts, (plan,)))
     assert verdict.evidence[str(plan)] == sha256(plan)
+
+
+def test_a_control_of_which_nothing_is_a_number_is_recognised_by_that(tmp_path):
+    """Rank 0 has no unit and passes its 0/0 on: a mean of microbatch means would too."""
+    facts = {"first": replace(FACTS, units=((0, 0), *UNITS[1:]))}
+    dumped = written(tmp_path, facts, lambda of: lambda r, m: math.nan)
+    found = check_gradient_parity(Tolerances(), *dumped[:2], Counted(facts))
+    assert [verdict.problem for verdict in found] == [None] * 4
+    controls = [verdict for verdict in found if verdict.case.startswith(MEAN_OF_MEANS)]
+    assert [verdict.diagnosis for verdict in controls] == [("mean_of_means", "mean_of_microbatch_means")] * 2
+
+
+def test_values_are_numbers_unless_it_is_said_that_they_are_not():
+    empty = replace(FACTS, units=((0, 0), *UNITS[1:]))
+    assert expected(MEAN_OF_MEANS, empty) == expected(MEAN_OF_MEANS, empty, finite=True)
+    assert expected(MEAN_OF_MEANS, empty) != expected(MEAN_OF_MEANS, empty, finite=False)

@@ -6,8 +6,9 @@ import numpy
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from ddp_tokens.checks.gradient_references import REFERENCES, read_references
+from ddp_tokens.checks.gradient_references import REFERENCES, of_window, parts_of, read_references
 from ddp_tokens.errors import EvidenceError
+from ddp_tokens.formulas import WindowFacts
 from tests.unit.checks.synthetic import FACTS, evidence, rounded
 
 
@@ -44,7 +45,7 @@ BROKEN = {
     "native has another shape": (
         "native",
         lambda a: a.update({"first/head.bias": numpy.zeros(5, numpy.float32)}),
-        "native.safetensors does not hold the parameters of",
+        "float64.safetensors for window 'first': run reference again",
     ),
     "a part lacks a parameter": (
         "parts",
@@ -86,3 +87,34 @@ def test_a_reference_that_is_no_number_is_left_to_the_verdict(paths):
     for file in ("float64", "parts"):
         changed(paths[file], lambda arrays: [array.fill(numpy.nan) for array in arrays.values()])
     assert not numpy.isfinite(read(paths).of_dtype["float64"]["head.bias"]).any()
+
+
+# One part of 4 units. The norm of the reference (1, 0) is 1, so `b` is judged as if its norm were 1/64.
+ALONE = WindowFacts(units=((4,),), labels=((4,),), positions=((4,),), accumulation=1)
+TOLERANCE = 1e-12 / 64
+
+
+@pytest.mark.parametrize(("off", "adds_up"), [(TOLERANCE, True), (TOLERANCE * (1 + 2**-50), False)], ids=str)
+def test_parts_add_up_to_one_part_in_1e12_of_the_norm(tmp_path, off, adds_up):
+    """Divided by 4, 4 and 4 x off are 1 and off exactly."""
+    paths = {name: tmp_path / f"{name}.safetensors" for name in REFERENCES}
+    for dtype, kind in (("native", numpy.float32), ("float64", numpy.float64)):
+        save_file({"first/a": numpy.ones(1, kind), "first/b": numpy.zeros(1, kind)}, paths[dtype])
+    save_file({"first/0/0/a": numpy.array([4.0]), "first/0/0/b": numpy.array([4 * off])}, paths["parts"])
+    if adds_up:
+        assert list(read_references(paths, {"first": ALONE})) == ["first"]
+    else:
+        with pytest.raises(EvidenceError, match=r"parts\.safetensors does not add up to the reference"):
+            read_references(paths, {"first": ALONE})
+
+
+def test_names_of_a_window_lose_its_name_and_no_more():
+    both = {"first/a": numpy.ones(1), "other/a": numpy.zeros(1), "first_of_all/a": numpy.zeros(1)}
+    assert of_window(both, "first") == {"a": numpy.ones(1)}
+
+
+def test_parts_are_told_by_rank_and_microbatch():
+    """A parameter's own name may hold a slash."""
+    names = {"first/0/1/a": numpy.ones(1), "first/0/1/b": numpy.ones(1), "first/10/0/a/b": numpy.zeros(1)}
+    found = {key: list(arrays) for key, arrays in parts_of(names, "first").items()}
+    assert found == {(0, 1): ["a", "b"], (10, 0): ["a/b"]}
