@@ -38,7 +38,7 @@ def edited(*paths: Path) -> Iterator[None]:
         (["README.md"], set()),
         (["src/ddp_tokens/cli.py"], set()),
         (["src/ddp_tokens/checks/resume.py"], {"check_resume"} | CONCLUSION | CONTROLS_JUDGED),
-        (["src/ddp_tokens/checks/gradient_parity.py"], {"check_parity", "figure"} | CONCLUSION | CONTROLS_JUDGED),
+        (["src/ddp_tokens/checks/gradient_parity.py"], {"check_parity"} | CONCLUSION | CONTROLS_JUDGED),
         (["src/ddp_tokens/trainer.py"], TRAINING | AFTER_TRAINING | CONTROLS_RUN),
         (
             ["src/ddp_tokens/normalization.py"],
