@@ -205,12 +205,12 @@ def test_training_twice_gives_the_same_files(copy_of):
 
 
 def resume_in_parts(world: World, config: str, results: str) -> None:
-    """Interrupt at 2, resume to 4, resume to 6: each in a group of its own."""
+    """Interrupt after the first update, in the middle, and before the last; each part in a group of its own."""
     at = Layout(Path(results) / "tiny")
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     path = None
-    for until in (2, 4):
+    for until in (1, 3, 5):
         experiment = load_experiment(config, {"interrupt_at": until})
         run_training(experiment, at, world, "interrupt", path)
         path = at.checkpoint("interrupt", until)
@@ -225,7 +225,7 @@ def test_a_second_resume_continues_the_history_and_the_path(copy_of, world_size)
     (tiny.at.checkpoint("resume", STEPS) / "model.safetensors").unlink()
     where = (str(tiny.config), str(tiny.folder / "results"))
     run_ranks(resume_in_parts, world_size, tiny.folder, *where, joined=False)
-    assert [path.name for path in tiny.at.run("interrupt").glob("step-*")] == ["step-0004"]
+    assert [path.name for path in tiny.at.run("interrupt").glob("step-*")] == ["step-0005"]
     assert sha256(tiny.at.checkpoint("resume", STEPS) / "model.safetensors") == weights
     for rank in range(world_size):
         assert history_of_rank(tiny, "resume", rank) == history_of_rank(tiny, "continuous", rank)
