@@ -139,7 +139,7 @@ def train_part(world: World, config: str, results: str, run: str, until: int, pa
     make_deterministic(1)
     allowed = Allowed(repartition=True)
     experiment = view(load_experiment(config, changes), run)
-    run_training(experiment, Layout(Path(results) / "tiny"), world, run, Path(path), allowed)
+    run_training(experiment, Layout(Path(results) / "tiny"), world, run, Path(path), allowed=allowed)
 
 
 def test_nor_when_it_comes_back_to_its_first_ranks(copy_of):
