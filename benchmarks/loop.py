@@ -67,7 +67,7 @@ def timed(loop: Callable[[range], None], steps: range) -> float:
 def our_loop(experiment: Experiment, at: Layout, prepared: Prepared, world: World) -> Callable[[range], None]:
     workload = load(experiment.workload)
     bare = initial_model(experiment, workload, prepared.shape, at.initial, world.device, torch.float32)
-    model = wrap_for_ddp(bare, world)
+    model = wrap_for_ddp(bare)
     state = TrainingState(bare, build_optimizer(model, experiment.optimizer))
 
     def run(steps: range) -> None:

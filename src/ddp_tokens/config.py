@@ -1,15 +1,11 @@
 """The one definition of every setting. Validation, command-line flags and config/README.md come from it."""
 
-import difflib
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
-from ddp_tokens.errors import ConfigError
 from ddp_tokens.sources import module_path
-from ddp_tokens.yaml_files import read_yaml
 
 
 def _no_boolean(value: Any) -> Any:
@@ -32,10 +28,21 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
 
+def _kind(default: Callable[[Mapping[str, Any]], str]) -> Discriminator:
+    """By the field `kind` of what is given; `default` says which kind it is where that is left out."""
+
+    def kind(value: Any) -> str:
+        given = vars(value) if isinstance(value, Section) else value
+        return str(given.get("kind", default(given))) if isinstance(given, Mapping) else default({})
+
+    return Discriminator(kind)
+
+
 class GeneratedCorpus(Section):
     """Sequences over a small alphabet, made from the seed. The label at each position is
     (token + position) mod classes, so every position is supervised and the rule can be learned."""
 
+    kind: Literal["generated"] = Field("generated", description="sequences with a label at every position")
     train: Positive = Field(1024, description="training sequences; half of them short, half long")
     validation: Positive = Field(128, description="validation sequences, lengths uniform over the whole range")
     test: Positive = Field(256, description="test sequences, lengths uniform over the whole range")
@@ -55,30 +62,40 @@ class GeneratedCorpus(Section):
         return self
 
 
+class VerbGrammar(Section):
+    """English sentences made from the seed: tense, aspect, agreement, negation and questions of regular and common
+    irregular verbs. Tokens are words, the label at each position is the next word, so that a row of n tokens has n - 1
+    supervised units. No sentence stands there twice."""
+
+    kind: Literal["verb_grammar"] = Field("verb_grammar", description="sentences of English verb grammar")
+    train: Positive = Field(3200, description="training sentences")
+    validation: Positive = Field(200, description="validation sentences")
+    test: Positive = Field(400, description="test sentences")
+
+
 class OwnRows(Section):
     """Your own data: one JSON object per line with the fields id, split, tokens and labels."""
 
+    kind: Literal["own"] = Field("own", description="rows of a file; may be left out where `path` is given")
     path: str = Field(description="a JSONL file; relative paths start at the current folder")
     classes: Positive | None = Field(
         None, description="number of label classes; when absent, the largest label of the file plus one"
     )
 
 
-def _corpus_kind(value: Any) -> str:
-    own = isinstance(value, OwnRows) or (isinstance(value, Mapping) and "path" in value)
-    return "own" if own else "generated"
-
-
 Corpus = Annotated[
-    Annotated[GeneratedCorpus, Tag("generated")] | Annotated[OwnRows, Tag("own")], Discriminator(_corpus_kind)
+    Annotated[GeneratedCorpus, Tag("generated")]
+    | Annotated[VerbGrammar, Tag("verb_grammar")]
+    | Annotated[OwnRows, Tag("own")],
+    _kind(lambda value: "own" if "path" in value else "generated"),
 ]
 
 
 class Model(Section):
-    """A Transformer encoder that labels every token. Vocabulary, positions and classes follow the corpus."""
+    """A small pre-norm Transformer. Vocabulary, positions and classes follow the corpus."""
 
     width: Positive = Field(128, description="embedding width; a multiple of heads")
-    layers: Positive = Field(2, description="pre-norm encoder layers")
+    layers: Positive = Field(2, description="Transformer layers")
     heads: Positive = Field(4, description="attention heads")
     feed_forward: Positive = Field(256, description="width of the feed-forward part")
     dropout: Fraction = Field(0.1, description="on in training; off where gradients are compared and in evaluation")
@@ -90,16 +107,38 @@ class Model(Section):
         return self
 
 
-class Optimizer(Section):
+ClipNorm = PositiveReal | None
+CLIP_NORM: ClipNorm = Field(
+    None,
+    description="largest norm of a window's gradient; larger ones are scaled down, once per window, after the last "
+    "backward",
+)
+
+
+class Sgd(Section):
     """SGD with momentum."""
 
+    kind: Literal["sgd"] = Field("sgd", description="stochastic gradient descent; the default")
     lr: PositiveReal = Field(0.02, description="learning rate")
     momentum: Fraction = Field(0.9, description="above 0, so that there is optimizer state that a resume could lose")
-    clip_norm: PositiveReal | None = Field(
-        None,
-        description="largest norm of a window's gradient; larger ones are scaled down, once per window, after the last "
-        "backward",
-    )
+    clip_norm: ClipNorm = CLIP_NORM
+
+
+class AdamW(Section):
+    """Adam with decoupled weight decay."""
+
+    kind: Literal["adamw"] = Field("adamw", description="Adam with decoupled weight decay")
+    lr: PositiveReal = Field(3e-4, description="learning rate")
+    betas: tuple[Fraction, Fraction] = Field((0.9, 0.999), description="decay of the running means of both moments")
+    eps: PositiveReal = Field(1e-8, description="added to the root of the second moment")
+    weight_decay: NonNegativeReal = Field(0.01, description="share of lr by which every weight shrinks in each update")
+    clip_norm: ClipNorm = CLIP_NORM
+
+
+Optimizer = Annotated[
+    Annotated[Sgd, Tag("sgd")] | Annotated[AdamW, Tag("adamw")],
+    _kind(lambda value: "sgd"),
+]
 
 
 class Tolerance(Section):
@@ -143,6 +182,22 @@ class Exercise(Section):
         return self
 
 
+class Scaling(Section):
+    """What the rule `scaling` measures: the training loop on other numbers of processes, on this machine's CPU."""
+
+    processes: tuple[Positive, ...] = Field(
+        (1, 2, 4), description="numbers of processes, smallest first; 1 and 2 are needed, and world_size is added"
+    )
+    repeats: Positive = Field(5, description="runs of each number of processes, in turn; the spread is over these")
+    windows: Positive = Field(10, description="updates of each run")
+
+    @model_validator(mode="after")
+    def _processes_in_order(self) -> Self:
+        if list(self.processes) != sorted(set(self.processes)) or not {1, 2} <= set(self.processes):
+            raise ValueError(f"processes must hold 1 and 2, each once, smallest first, not {list(self.processes)}")
+        return self
+
+
 class Experiment(Section):
     """One experiment: what is trained, on what, in which order, by how many ranks, and how it is judged."""
 
@@ -151,14 +206,16 @@ class Experiment(Section):
         pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$",
     )
     seed: NonNegative = Field(
-        17, description="corpus: seed; initial weights: seed; plan: seed + 10; dropout of rank r: seed + 1000 + r"
+        17,
+        description="corpus: seed; initial weights: seed; plan: seed + 10, or seed + r for rank r where sharding is "
+        "by_index; dropout of rank r: seed + 1000 + r",
     )
-    corpus: Corpus = Field(GeneratedCorpus(), description="generated sequences, or `{path: rows.jsonl}`")
+    corpus: Corpus = Field(GeneratedCorpus(), description="generated sequences, sentences, or `{path: rows.jsonl}`")
     workload: str = Field(
         "token_labels", description="kind of work, a file in src/ddp_tokens/workloads/", pattern=r"^[a-z_]+$"
     )
     model: Model = Field(Model(), description="size of the model")
-    optimizer: Optimizer = Field(Optimizer(), description="how weights are updated")
+    optimizer: Optimizer = Field(Sgd(), description="how weights are updated")
     steps: Positive = Field(100, description="updates of the whole run")
     interrupt_at: Positive = Field(50, description="update after which the interrupted run stops; before `steps`")
     checkpoint_every: NonNegative = Field(
@@ -168,12 +225,18 @@ class Experiment(Section):
     batch: Positive = Field(8, description="rows per rank and microbatch")
     accumulation: Positive = Field(2, description="microbatches per rank and update (gradient accumulation)")
     world_size: Positive = Field(2, description="number of ranks")
+    sharding: Literal["by_length", "by_index"] = Field(
+        "by_length",
+        description="training rows that a rank draws from: by_length gives rank 0 the shortest and the last rank the "
+        "longest; by_index gives rank r every row whose index modulo world_size is r",
+    )
     device: Literal["cpu", "cuda"] = Field("cpu", description="cuda takes one GPU per rank")
     backend: Literal["auto", "gloo", "nccl"] = Field("auto", description="auto is gloo on cpu and nccl on cuda")
-    launcher: Literal["auto", "fork", "torchrun"] = Field(
+    launcher: Literal["auto", "fork", "torchrun", "spawn"] = Field(
         "auto",
-        description="fork starts the ranks as copies of one process that has imported torch; "
-        "auto is fork on cpu and torchrun on cuda",
+        description="fork starts the ranks as copies of one process that has imported torch; auto is fork on cpu and "
+        "torchrun on cuda; spawn, torch.multiprocessing.spawn without torchrun's agent, is the fallback where neither "
+        "works",
     )
     threads_per_rank: Positive = Field(1, description="compute threads of each rank, on any machine")
     timeout_s: Positive = Field(120, description="seconds after which a collective without answer is an error")
@@ -181,6 +244,7 @@ class Experiment(Section):
     train_anyway: bool = Field(
         False, description="train although check_loss or gradient parity is not as expected; the report says so"
     )
+    scaling: Scaling = Field(Scaling(), description="what the rule `scaling` measures")
     exercise: Exercise = Field(Exercise(), description="the exercise by hand, for `ddp_tokens.cli exercise`")
 
     @model_validator(mode="after")
@@ -206,73 +270,3 @@ class Experiment(Section):
         if self.launcher != "auto":
             return self.launcher
         return "torchrun" if self.device == "cuda" else "fork"
-
-
-def load_experiment(path: Path | str, overrides: Mapping[str, Any] | None = None) -> Experiment:
-    """Read an experiment's YAML file, lay `overrides` (nested like the file) over it, and validate the whole.
-
-    Raises ConfigError, naming the file and the field.
-    """
-    defaults = Experiment(name="defaults").model_dump() | {"name": Path(path).stem}
-    values = merge(merge(defaults, read_yaml(path)), overrides or {})
-    try:
-        return Experiment.model_validate(values)
-    except ValidationError as error:
-        overridden = overrides and error.errors()[0]["loc"][:1] and error.errors()[0]["loc"][0] in overrides
-        source = f"{path}, as overridden on the command line" if overridden else f"{path}"
-        raise ConfigError(f"{source}: {describe(error)}") from None
-
-
-def merge(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Overrides go over the base, mapping by mapping; own rows replace a generated corpus whole."""
-    merged = dict(base)
-    for name, value in overrides.items():
-        old = merged.get(name)
-        if isinstance(old, Mapping) and isinstance(value, Mapping) and not _becomes_own_rows(old, value):
-            value = merge(old, value)
-        merged[name] = value
-    return merged
-
-
-def _becomes_own_rows(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-    return "path" in new and "path" not in old
-
-
-def describe(error: ValidationError) -> str:
-    """The first problem in one sentence, and how many more there are."""
-    first, *others = error.errors()
-    names = [str(part) for part in first["loc"] if part not in ("generated", "own")]
-    where = ".".join(names)
-    if first["type"] == "extra_forbidden":
-        text = f"unknown field '{where}'{suggestion(where)}; config/README.md lists every field"
-    elif first["type"] == "missing":
-        text = f"field '{where}' is missing"
-    else:
-        message = first["msg"].removeprefix("Value error, ")
-        plain = not isinstance(first["input"], Mapping)
-        text = (f"field '{where}': " if where else "") + message + (f" (got {first['input']!r})" if plain else "")
-    return text + (f" (and {len(others)} more)" if others else "")
-
-
-def suggestion(where: str) -> str:
-    """ ", did you mean ...?" for a field that does not exist, by its last part; "" when nothing is close."""
-    by_name = {path.rpartition(".")[2]: path for path in reversed(field_paths(Experiment)) if path != where}
-    close = difflib.get_close_matches(where.rpartition(".")[2], by_name, n=1)
-    return f", did you mean '{by_name[close[0]]}'?" if close else ""
-
-
-def sections_of(annotation: Any) -> list[type[Section]]:
-    """The sections that a field's annotation names: none for a plain value, two for the corpus."""
-    if isinstance(annotation, type):
-        return [annotation] if issubclass(annotation, Section) else []
-    return [section for part in getattr(annotation, "__args__", ()) for section in sections_of(part)]
-
-
-def field_paths(section: type[Section], above: str = "") -> list[str]:
-    """Every field below a section, such as optimizer.lr."""
-    paths: list[str] = []
-    for name, field in section.model_fields.items():
-        paths.append(above + name)
-        for nested in sections_of(field.annotation):
-            paths.extend(field_paths(nested, f"{above}{name}."))
-    return paths

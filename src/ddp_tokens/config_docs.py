@@ -6,7 +6,8 @@ from pydantic import TypeAdapter
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from ddp_tokens.config import Experiment, OwnRows, Section, sections_of
+from ddp_tokens.config import Experiment, Section
+from ddp_tokens.config_reading import sections_of
 
 INTRODUCTION = """\
 <!-- Made by `make docs` from src/ddp_tokens/config.py; edit that instead. -->
@@ -37,7 +38,8 @@ def config_docs() -> str:
 
 
 def _title(name: str, section: type[Section]) -> str:
-    return f"{name}, your own rows" if section is OwnRows else name
+    kind = section.model_fields.get("kind")
+    return f"{name}, `kind: {kind.default}`" if kind else name
 
 
 def _section(title: str, section: type[Section]) -> str:
@@ -67,9 +69,13 @@ def _type(field: FieldInfo) -> str:
 def _describe(schema: dict[str, Any]) -> str:
     if "anyOf" in schema:
         return " or ".join(_describe(part) for part in schema["anyOf"])
+    if "const" in schema:
+        return f"`{schema['const']}`"
     if "enum" in schema:
         return ", ".join(f"`{value}`" for value in schema["enum"])
     if schema.get("type") == "array":
+        if "prefixItems" in schema:
+            return ", ".join(_describe(part) for part in schema["prefixItems"]) + " (a list)"
         return f"list of {_describe(schema['items'])}"
     bounds = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
     limits = [f"{sign} {schema[key]:g}" for key, sign in bounds.items() if key in schema]

@@ -121,18 +121,18 @@ def together(what: str, world: World) -> Iterator[None]:
         raise CheckpointError(f"{ranks} could not {what}, and says why")
 
 
-def wrap_for_ddp(model: torch.nn.Module, world: World) -> DistributedDataParallel:
-    """The model must be on the rank's device already."""
+def wrap_for_ddp(model: torch.nn.Module, keep_first_layout: bool = True) -> DistributedDataParallel:
+    """The model must be on the rank's device already. Without `keep_first_layout`: DDP as it comes."""
     # By default DDP lays out its buckets anew after the first backward of a process. A resumed process would reduce its
     # first window in another layout than the continuous one did, hence add in another order: other bits at 3 and more
     # ranks. Where unused parameters are looked for, the first layout stays.
     with _progress.get().entered("broadcast of the weights"):
+        device = next(model.parameters()).device
         wrapped = DistributedDataParallel(
-            model,
-            device_ids=[world.device] if world.device.startswith("cuda") else None,
-            find_unused_parameters=True,
+            model, device_ids=[device] if device.type == "cuda" else None, find_unused_parameters=keep_first_layout
         )
-    first_synchronized_forward_without(wrapped, NONE_UNUSED)
+    if keep_first_layout:
+        first_synchronized_forward_without(wrapped, NONE_UNUSED)
     return wrapped
 
 

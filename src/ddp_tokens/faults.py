@@ -28,7 +28,8 @@ from tabulate import tabulate
 
 from ddp_tokens import launch, train
 from ddp_tokens.checkpoint_files import verify
-from ddp_tokens.config import Experiment, load_experiment
+from ddp_tokens.config import Experiment
+from ddp_tokens.config_reading import load_experiment
 from ddp_tokens.errors import CheckpointError
 from ddp_tokens.files import digests, write_json
 from ddp_tokens.layout import Layout

@@ -59,7 +59,7 @@ def write_gradients(experiment: Experiment, at: Layout, prepared: Prepared, worl
 
     def wrapped(dtype: torch.dtype) -> DistributedDataParallel:
         bare = initial_model(experiment, workload, prepared.shape, at.initial, world.device, dtype)
-        return wrap_for_ddp(bare.eval(), world)
+        return wrap_for_ddp(bare.eval())
 
     cases = windows_to_compare(prepared.plan, prepared.rows)
     for dtype_name, dtype in DTYPES.items():

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ddp_tokens.config import Experiment, load_experiment, suggestion
+from ddp_tokens.config import Experiment
+from ddp_tokens.config_reading import load_experiment, suggestion
 from ddp_tokens.errors import ConfigError, UserError
 from ddp_tokens.layout import Layout
 from ddp_tokens.steps import read_settings, view

@@ -15,13 +15,21 @@ Window = list[list[Microbatch]]
 Plan = list[Window]
 
 PLAN_SEED_OFFSET = 10
+BY_LENGTH, BY_INDEX = "by_length", "by_index"
 
 
-def pools(rows: Sequence[Row], world_size: int) -> list[list[str]]:
-    """Split row ids, in order of length and id, into one pool per rank: shortest first.
+def make_shard(rank: int, world_size: int, rows: Sequence[Row]) -> list[str]:
+    """Ids of the rows whose index modulo `world_size` is `rank`."""
+    return [row.id for index, row in enumerate(rows) if index % world_size == rank]
+
+
+def pools(rows: Sequence[Row], world_size: int, sharding: str = BY_LENGTH) -> list[list[str]]:
+    """Split row ids into one pool per rank: in order of length and id, shortest first, or by index.
 
     Every row is in exactly one pool; sizes differ by at most one.
     """
+    if sharding == BY_INDEX:
+        return [make_shard(rank, world_size, rows) for rank in range(world_size)]
     ordered = [row.id for row in sorted(rows, key=lambda row: (len(row.tokens), row.id))]
     return _split(ordered, world_size)
 
@@ -37,18 +45,31 @@ def require_large_pools(rows: int, world_size: int, accumulation: int, batch: in
         )
 
 
-def make_plan(rows: Sequence[Row], *, seed: int, steps: int, world_size: int, accumulation: int, batch: int) -> Plan:
+def make_plan(
+    rows: Sequence[Row],
+    *,
+    seed: int,
+    steps: int,
+    world_size: int,
+    accumulation: int,
+    batch: int,
+    sharding: str = BY_LENGTH,
+) -> Plan:
     """Each rank draws accumulation * batch rows of its pool per window, without replacement inside it, anew in each.
 
+    By length, one generator draws for all ranks; by index, rank r has a data seed of its own, seed + r.
     Raises PlanError when a pool is too small for one window.
     """
     require_large_pools(len(rows), world_size, accumulation, batch)
-    of_rank = pools(rows, world_size)
+    of_rank = pools(rows, world_size, sharding)
     needed = accumulation * batch
-    rng = random.Random(seed + PLAN_SEED_OFFSET)
+    if sharding == BY_INDEX:
+        generators = [random.Random(seed + rank) for rank in range(world_size)]
+    else:
+        generators = [random.Random(seed + PLAN_SEED_OFFSET)] * world_size
     plan = []
     for _ in range(steps):
-        draws = [rng.sample(pool, needed) for pool in of_rank]
+        draws = [rng.sample(pool, needed) for rng, pool in zip(generators, of_rank, strict=True)]
         plan.append([[drawn[i : i + batch] for i in range(0, needed, batch)] for drawn in draws])
     return plan
 

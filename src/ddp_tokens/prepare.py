@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from ddp_tokens.config import Experiment, GeneratedCorpus
-from ddp_tokens.corpora import rows
+from ddp_tokens.config import Experiment, OwnRows
+from ddp_tokens.corpora import rows, vocabulary
 from ddp_tokens.corpora.lock import Tally, write_corpus
 from ddp_tokens.errors import PlanError
 from ddp_tokens.files import read_json, write_json
@@ -13,27 +13,29 @@ from ddp_tokens.steps import PLAN_FIELDS, dump
 
 def require_preparable(experiment: Experiment) -> None:
     """Raise what `prepare` would raise, and write nothing: called before a rebuild touches any file."""
-    if isinstance(experiment.corpus, GeneratedCorpus):
-        training = experiment.corpus.train
-    else:
+    if isinstance(experiment.corpus, OwnRows):
         tally = Tally()
         for row in rows(experiment.corpus, experiment.seed):
             tally.add(row)
         tally.require_supervised(experiment.corpus)
         training = tally.counts["train"]["rows"]
+    else:
+        training = experiment.corpus.train
     require_large_pools(training, experiment.world_size, experiment.accumulation, experiment.batch)
 
 
 def prepare(experiment: Experiment, rows_path: Path, lock_path: Path, plan_path: Path) -> None:
     """Raises CorpusError at the first row that is refused, PlanError when a pool is too small for a window."""
-    training = write_corpus(rows(experiment.corpus, experiment.seed), experiment.corpus, rows_path, lock_path)
+    corpus, seed = experiment.corpus, experiment.seed
+    training = write_corpus(rows(corpus, seed), corpus, rows_path, lock_path, vocabulary(corpus, seed))
     plan = make_plan(
         training,
-        seed=experiment.seed,
+        seed=seed,
         steps=experiment.steps,
         world_size=experiment.world_size,
         accumulation=experiment.accumulation,
         batch=experiment.batch,
+        sharding=experiment.sharding,
     )
     by_id = {row.id: row for row in training}
     for number, window in enumerate(plan, start=1):

@@ -30,7 +30,7 @@ class Step:
     fields: tuple[str, ...] = ()
 
 
-PLAN_FIELDS = ("seed", "corpus", "steps", "batch", "accumulation", "world_size")
+PLAN_FIELDS = ("seed", "corpus", "steps", "batch", "accumulation", "world_size", "sharding")
 MODEL_FIELDS = ("workload", "model", "device", "threads_per_rank")
 RANK_FIELDS = ("world_size", "backend", "launcher", "timeout_s")
 TRAIN_FIELDS = tuple(dict.fromkeys((*PLAN_FIELDS, *MODEL_FIELDS, *RANK_FIELDS, "optimizer", "train_anyway")))

@@ -117,7 +117,7 @@ def begin(experiment: Experiment, prepared: Prepared, initial: Path, world: Worl
     seed_rank(experiment.seed, world.rank)
     when_seeded = read_generators(world.device).digests
     bare = initial_model(experiment, workload, prepared.shape, initial, world.device, torch.float32)
-    model = wrap_for_ddp(bare, world)
+    model = wrap_for_ddp(bare)
     return Begun(workload, model, TrainingState(bare, build_optimizer(model, experiment.optimizer)), when_seeded)
 
 

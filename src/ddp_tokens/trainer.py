@@ -9,7 +9,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from ddp_tokens.checkpoint import TrainingState
-from ddp_tokens.config import Optimizer
+from ddp_tokens.config import Optimizer, Sgd
 from ddp_tokens.corpora.rows import Row
 from ddp_tokens.errors import DivergedError
 from ddp_tokens.normalization import global_token_loss
@@ -21,7 +21,11 @@ from ddp_tokens.world import World
 
 
 def build_optimizer(model: torch.nn.Module, settings: Optimizer) -> torch.optim.Optimizer:
-    return torch.optim.SGD(model.parameters(), lr=settings.lr, momentum=settings.momentum)
+    if isinstance(settings, Sgd):
+        return torch.optim.SGD(model.parameters(), lr=settings.lr, momentum=settings.momentum)
+    return torch.optim.AdamW(
+        model.parameters(), lr=settings.lr, betas=settings.betas, eps=settings.eps, weight_decay=settings.weight_decay
+    )
 
 
 def train(

@@ -8,7 +8,8 @@ from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import IO, Any
 
-from ddp_tokens.config import Experiment, OwnRows, load_experiment
+from ddp_tokens.config import Experiment, OwnRows
+from ddp_tokens.config_reading import load_experiment
 from ddp_tokens.control_settings import require_suitable
 from ddp_tokens.errors import ConfigError, LaunchError
 from ddp_tokens.files import write_text

@@ -21,6 +21,7 @@ ROOMS = [
     "sources",
     "yaml_files",
     "config",
+    "config_reading",
     "config_docs",
     "control_settings",
     "world",

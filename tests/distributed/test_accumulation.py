@@ -10,7 +10,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ddp_tokens.checkpoint import TrainingState
-from ddp_tokens.config import Optimizer
+from ddp_tokens.config import Sgd
 from ddp_tokens.distributed import wrap_for_ddp
 from ddp_tokens.normalization import global_token_loss
 from ddp_tokens.trainer import build_optimizer, train
@@ -60,7 +60,7 @@ def calls_per_window(world: World, microbatches: int) -> dict[str, Any]:
     """For the right and both wrong ways: buckets reduced in each of three windows, and one value of the gradient."""
     found = {}
     for way in (accumulate, forward_outside_no_sync, never_no_sync):
-        model, calls, of_windows = wrap_for_ddp(TwoBuckets(), world), [], []
+        model, calls, of_windows = wrap_for_ddp(TwoBuckets()), [], []
         model.register_comm_hook(calls, count_call)
         rows = [[row(index + 1, world.rank)] for index in range(microbatches)]
         _, total = count_window(rows, "window 1")
@@ -113,7 +113,7 @@ def watch_windows(world: World, targets: list[list[list[int]]]) -> dict[str, Any
     """Windows of the same rows; `targets[rank][microbatch]` are labels."""
     workload, optimizer_steps = Watching(), []
     register_optimizer_step_post_hook(lambda *_: optimizer_steps.append(1))
-    model = wrap_for_ddp(workload.build_model(None, None), world)
+    model = wrap_for_ddp(workload.build_model(None, None))
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     rows = [[row(*labels)] for labels in targets[world.rank]]
     _, total = count_window(rows, "window 1")
@@ -159,8 +159,8 @@ def train_by(world: World, targets: list[list[list[int]]]) -> list[list[float]]:
     rows = {str(target): row(target) for window in targets for of_rank in window for target in of_rank}
     plan = [[[[str(target)] for target in of_rank] for of_rank in window] for window in targets]
     bare = SquaredError().build_model(None, None)
-    model = wrap_for_ddp(bare, world)
-    state = TrainingState(bare, build_optimizer(model, Optimizer(lr=0.5, momentum=0)))
+    model = wrap_for_ddp(bare)
+    state = TrainingState(bare, build_optimizer(model, Sgd(lr=0.5, momentum=0)))
     updates = train(model, state, SquaredError(), plan, rows, world, len(plan))
     return [[float(bare.theta), record["loss"]] for record in updates]
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ddp_tokens.checkpoint import TrainingState
-from ddp_tokens.config import Optimizer
+from ddp_tokens.config import Sgd
 from ddp_tokens.distributed import barrier, global_count, wrap_for_ddp
 from ddp_tokens.errors import DivergedError
 from ddp_tokens.files import read_json_lines
@@ -25,8 +25,8 @@ LR = 0.5
 
 def train_clipped(world: World, clip_norm: float | None) -> dict[str, Any]:
     bare = SquaredError().build_model(None, None)
-    model = wrap_for_ddp(bare, world)
-    state = TrainingState(bare, build_optimizer(model, Optimizer(lr=LR, momentum=0)))
+    model = wrap_for_ddp(bare)
+    state = TrainingState(bare, build_optimizer(model, Sgd(lr=LR, momentum=0)))
     records = list(train(model, state, SquaredError(), PLAN, ROWS, world, 1, clip_norm))
     assert records == state.history
     return {"theta": float(bare.theta), **records[0]}
@@ -36,7 +36,7 @@ def clip_per_microbatch(world: World, clip_norm: float) -> float:
     """Wrong, as people write it: clip and then ask whether it is time for an update."""
     workload = SquaredError()
     bare = workload.build_model(None, None)
-    model = wrap_for_ddp(bare, world)
+    model = wrap_for_ddp(bare)
     optimizer = torch.optim.SGD(model.parameters(), lr=LR)
     normalize = partial(global_token_loss, global_count=4, world_size=world.size)
     microbatches = PLAN[0][world.rank]
@@ -83,8 +83,8 @@ class Root(SquaredError):
 def train_to_nan(world: World) -> dict[str, Any]:
     """Rank 0's target is 1, and rank 1's is theta itself, 0."""
     bare = Root().build_model(None, None)
-    model = wrap_for_ddp(bare, world)
-    state = TrainingState(bare, build_optimizer(model, Optimizer(lr=LR)))
+    model = wrap_for_ddp(bare)
+    state = TrainingState(bare, build_optimizer(model, Sgd(lr=LR)))
     rows, message = {"0": row(0), "1": row(1)}, None
     try:
         list(train(model, state, Root(), [[[["1"]], [["0"]]]], rows, world, 1, 1.0))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ddp_tokens import cli
-from ddp_tokens.config import load_experiment
+from ddp_tokens.config_reading import load_experiment
 from ddp_tokens.controls import gradient_cases, ranks, table
 from ddp_tokens.controls.gradient_cases import ranks_layout
 from ddp_tokens.controls.gradient_windows import CASES

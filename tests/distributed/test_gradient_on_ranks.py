@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from ddp_tokens.config import load_experiment
+from ddp_tokens.config_reading import load_experiment
 from ddp_tokens.corpora.rows import Row, supervised_in
 from ddp_tokens.determinism import make_deterministic
 from ddp_tokens.distributed import wrap_for_ddp
@@ -75,7 +75,7 @@ def compare_formulas(world: World, config: str, root: str, accumulation: int) ->
             average(of_microbatches),
         ),
     }
-    model = wrap_for_ddp(bare, world).eval()
+    model = wrap_for_ddp(bare).eval()
     found = {}
     for formula, (normalize_at, predicted) in formulas.items():
         observed = accumulate_each(model, own, normalize_at)
@@ -137,7 +137,7 @@ def test_only_the_token_mean_leaves_the_gradient_of_the_objective(experiment, ac
 
 def theta_gradients(world: World, shares: list[list[Row]]) -> dict[str, float]:
     """The gradient of theta under both formulas; one microbatch per rank."""
-    workload, model = SquaredError(), wrap_for_ddp(Theta(), world)
+    workload, model = SquaredError(), wrap_for_ddp(Theta())
     own = [shares[world.rank]]
     local, total = count_window(own, "window 1")
     formulas = {

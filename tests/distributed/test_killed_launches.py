@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ddp_tokens import faults
-from ddp_tokens.config import load_experiment
+from ddp_tokens.config_reading import load_experiment
 from ddp_tokens.faults import kill_one_run, make_trial, report, undisturbed, wait_until_gone
 from tests.distributed.test_interrupted import continued, kept, of_run, outputs
 from tests.distributed.test_launched_processes import LAUNCHERS, TIME_LIMIT_S

@@ -12,7 +12,7 @@ ATTEMPTS = 60
 
 def refuse_right_after_a_collective(world):
     """The moment at which one of gloo's threads may still hold the tensor that was reduced."""
-    model = wrap_for_ddp(torch.nn.Linear(3, 3), world)
+    model = wrap_for_ddp(torch.nn.Linear(3, 3))
     sum_over_ranks([1.0])
     raise CheckpointError(f"refused with {type(model).__name__} in hand")
 

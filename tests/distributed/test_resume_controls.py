@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ddp_tokens.checks.verdict import FAIL, PASS, diagnosis_of
-from ddp_tokens.config import load_experiment
+from ddp_tokens.config_reading import load_experiment
 from ddp_tokens.controls.judge import judge_resume
 from ddp_tokens.controls.resume_cases import RESUME, SHARED, Case, of_world_size
 from ddp_tokens.controls.resumes import VARIANTS, run_all

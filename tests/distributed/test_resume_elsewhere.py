@@ -9,7 +9,7 @@ import torch
 from ddp_tokens.checkpoint_files import verify
 from ddp_tokens.checks.checkpoints import check_checkpoints
 from ddp_tokens.checks.resume import check_resume
-from ddp_tokens.config import load_experiment
+from ddp_tokens.config_reading import load_experiment
 from ddp_tokens.determinism import make_deterministic
 from ddp_tokens.distributed import wrap_for_ddp
 from ddp_tokens.files import read_json, read_json_lines, sha256
@@ -44,7 +44,7 @@ def compare_windows(world: World, config: str, root: str) -> dict[str, Any]:
     given = read_prepared(experiment, at, repartitioned=True)
     cases = windows_to_compare(given.plan, given.rows)
     bare = initial_model(experiment, token_labels, given.shape, at.initial, "cpu", torch.float64)
-    model = wrap_for_ddp(bare.eval(), world)
+    model = wrap_for_ddp(bare.eval())
     of_formula = {
         way.__name__: gradients_left_by(way, model, token_labels, given, cases, world)
         for way in (token_mean, mean_of_means)

@@ -14,7 +14,7 @@ from ddp_tokens import checkpoint
 from ddp_tokens import train as train_module
 from ddp_tokens.checkpoint_files import verify
 from ddp_tokens.checks.verdict import Verdict, diagnosis_of
-from ddp_tokens.config import load_experiment
+from ddp_tokens.config_reading import load_experiment
 from ddp_tokens.files import read_json, read_json_lines, sha256
 from ddp_tokens.layout import Layout
 from ddp_tokens.train import run_training

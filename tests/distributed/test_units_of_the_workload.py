@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ddp_tokens.checkpoint import TrainingState
-from ddp_tokens.config import Optimizer
+from ddp_tokens.config import Sgd
 from ddp_tokens.corpora.rows import UNSUPERVISED
 from ddp_tokens.distributed import barrier, global_count, wrap_for_ddp
 from ddp_tokens.errors import WorkloadError
@@ -52,8 +52,8 @@ def train_theta(world: World, kind: str, plan: list) -> dict[str, Any]:
     kinds = {"right": SquaredError, "padding": CountsPadding, "half": HalfAUnit}
     workload = OneMoreOrLess(world.rank) if kind == "one" else kinds[kind]()
     bare = workload.build_model(None, None)
-    model = wrap_for_ddp(bare, world)
-    state = TrainingState(bare, build_optimizer(model, Optimizer(lr=0.5, momentum=0.9)))
+    model = wrap_for_ddp(bare)
+    state = TrainingState(bare, build_optimizer(model, Sgd(lr=0.5, momentum=0.9)))
     message = None
     try:
         for _ in train(model, state, workload, plan, ROWS, world, len(plan)):
@@ -122,7 +122,7 @@ def test_a_fraction_of_a_unit_is_not_rounded_away(tmp_path):
 
 def dump_gradients(world: World, kind: str) -> str | None:
     workload = {"right": SquaredError, "padding": CountsPadding}[kind]()
-    model = wrap_for_ddp(workload.build_model(None, None), world)
+    model = wrap_for_ddp(workload.build_model(None, None))
     prepared = Prepared(ROWS, {}, [[[["one"]], [["two"]]], [[["one"], ["half"]], [["two"], ["two"]]]])
     try:
         gradients_left_by(token_mean, model, workload, prepared, {"first": 0, "most_unequal": 1}, world)

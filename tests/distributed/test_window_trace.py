@@ -20,7 +20,7 @@ def traced_and_not(world: World, way_name: str) -> dict[str, Any]:
     """The same window twice, on a model that is watched and on one that is not."""
     way = {"token_mean": token_mean, "synchronized_forward_left": synchronized_forward_left}[way_name]
     workload, rows = SquaredError(), [[row(*labels)] for labels in TARGETS[world.rank]]
-    plain, watched = (wrap_for_ddp(TwoBuckets(), world) for _ in range(2))
+    plain, watched = (wrap_for_ddp(TwoBuckets()) for _ in range(2))
     way(plain, workload, rows, "window 1", world)
     record = traced(way, watched, workload, rows, world)
     return {
@@ -56,7 +56,7 @@ def test_a_forward_that_arms_the_reducer_is_seen(tmp_path):
 
 def move_inside(world: World) -> dict[str, Any]:
     bare = TwoBuckets()
-    model = wrap_for_ddp(bare, world)
+    model = wrap_for_ddp(bare)
 
     def way(model, workload, microbatches, name, world):
         token_mean(model, workload, microbatches, name, world)

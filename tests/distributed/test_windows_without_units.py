@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ddp_tokens.checkpoint import TrainingState
-from ddp_tokens.config import Model, Optimizer
+from ddp_tokens.config import Model, Sgd
 from ddp_tokens.corpora.lock import Shape
 from ddp_tokens.corpora.rows import UNSUPERVISED, Row, supervised_in
 from ddp_tokens.distributed import barrier, global_count, wrap_for_ddp
@@ -37,7 +37,7 @@ def gradient_of_window(world: World, shares: list[list[list[Row]]]) -> dict[str,
     bare = small_model()
     counted = [row for share in shares for rows in share for row in rows if supervised_in([row])]
     reference = reference_gradient(bare, token_labels, counted)
-    model = wrap_for_ddp(bare, world)
+    model = wrap_for_ddp(bare)
     own = shares[world.rank]
     local, total = count_window(own, "window 1")
     batches = [token_labels.collate(rows) for rows in own]
@@ -65,7 +65,7 @@ class Masked(SquaredError):
 
 def masked_gradients(world: World, shares: list[list[Row]]) -> list[str]:
     """The gradient of theta, in words since JSON knows no NaN: by the window's denominator, and by the rank's own."""
-    workload, model = Masked(), wrap_for_ddp(Masked().build_model(None, None), world)
+    workload, model = Masked(), wrap_for_ddp(Masked().build_model(None, None))
     local, total = count_window([shares[world.rank]], "window 1")
     right = partial(global_token_loss, global_count=total, world_size=world.size)
     wrong = partial(mean_of_means_loss, local_count=torch.tensor(local))
@@ -132,8 +132,8 @@ ROWS = {
 def train_into_an_empty_window(world: World, plan: list) -> dict[str, Any]:
     """Train SquaredError's theta by `plan`; say what stopped it, and what had happened until then."""
     bare = SquaredError().build_model(None, None)
-    model = wrap_for_ddp(bare, world)
-    state = TrainingState(bare, build_optimizer(model, Optimizer(lr=0.5, momentum=0.9)))
+    model = wrap_for_ddp(bare)
+    state = TrainingState(bare, build_optimizer(model, Sgd(lr=0.5, momentum=0.9)))
     path, message = [float(bare.theta)], None
     try:
         for _ in train(model, state, SquaredError(), plan, ROWS, world, len(plan)):

@@ -11,7 +11,8 @@ import yaml
 from ddp_tokens.checks.replicas import check_replicas
 from ddp_tokens.checks.resume import check_resume
 from ddp_tokens.checks.verdict import Verdict
-from ddp_tokens.config import Experiment, load_experiment
+from ddp_tokens.config import Experiment
+from ddp_tokens.config_reading import load_experiment
 from ddp_tokens.corpora.rows import UNSUPERVISED, Row, supervised_in
 from ddp_tokens.layout import Layout
 from ddp_tokens.options import run_as_program

@@ -16,7 +16,7 @@ import torch
 from ddp_tokens import checkpoint
 from ddp_tokens.checkpoint import TrainingState, load, save
 from ddp_tokens.checkpoint_files import expected_files, make_manifest, verify
-from ddp_tokens.config import Optimizer
+from ddp_tokens.config import Sgd
 from ddp_tokens.determinism import seed_rank
 from ddp_tokens.errors import CheckpointError
 from ddp_tokens.files import read_json, write_json
@@ -27,8 +27,8 @@ from tests.unit.training import adamw, advance, fresh_run, new_state, start_of
 
 IDENTITY = {"seed": 17, "batch": 2}
 OPTIMIZERS = {
-    "momentum": lambda model: build_optimizer(model, Optimizer()),
-    "without momentum": lambda model: build_optimizer(model, Optimizer(momentum=0)),
+    "momentum": lambda model: build_optimizer(model, Sgd()),
+    "without momentum": lambda model: build_optimizer(model, Sgd(momentum=0)),
     "AdamW": adamw,
 }
 

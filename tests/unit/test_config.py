@@ -3,7 +3,8 @@ import re
 import pytest
 from pydantic import BaseModel
 
-from ddp_tokens.config import Experiment, GeneratedCorpus, OwnRows, Tolerance, load_experiment, merge, sections_of
+from ddp_tokens.config import Experiment, GeneratedCorpus, OwnRows, Tolerance
+from ddp_tokens.config_reading import load_experiment, merge, sections_of
 from ddp_tokens.errors import ConfigError
 from tests.helpers import PROJECT
 

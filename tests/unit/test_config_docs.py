@@ -1,7 +1,8 @@
 from pathlib import Path
 
-from ddp_tokens.config import Experiment, sections_of
+from ddp_tokens.config import Experiment
 from ddp_tokens.config_docs import config_docs
+from ddp_tokens.config_reading import sections_of
 
 CONFIG_README = Path(__file__).resolve().parents[2] / "config" / "README.md"
 

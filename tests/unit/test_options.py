@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from ddp_tokens.config import Experiment, OwnRows, load_experiment, sections_of
+from ddp_tokens.config import Experiment, OwnRows
+from ddp_tokens.config_reading import load_experiment, sections_of
 from ddp_tokens.errors import ConfigError, PlanError
 from ddp_tokens.options import parse, parse_field_flags, run_as_program
 from ddp_tokens.steps import settings_document

@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from ddp_tokens.config import Optimizer
+from ddp_tokens.config import Sgd
 from ddp_tokens.errors import EmptyWindowError
 from ddp_tokens.reference import reference_gradient
 from ddp_tokens.trainer import build_optimizer
@@ -46,7 +46,7 @@ def test_an_update_follows_the_gradient_of_the_mean():
     """theta - lr * gradient in the first update, when the momentum buffer is the gradient itself. Bit for bit: a window
     of one row, without dropout, is the very computation of the reference."""
     row_id = PLAN[0][0][0][0]
-    state = new_state(lambda model: build_optimizer(model, Optimizer(lr=0.5)), dropout=0.0)
+    state = new_state(lambda model: build_optimizer(model, Sgd(lr=0.5)), dropout=0.0)
     gradient = reference_gradient(copy.deepcopy(state.model), token_labels, [ROWS[row_id]])
     expected = {name: value - 0.5 * gradient[name] for name, value in parameters_of(state).items()}
     advance(state, 1, plan=[[[[row_id]]]])
@@ -80,7 +80,7 @@ def test_an_empty_window_is_named_and_changes_nothing():
 
 
 def test_the_optimizer_is_momentum_sgd():
-    optimizer = build_optimizer(tiny_model(), Optimizer(lr=0.25, momentum=0.5))
+    optimizer = build_optimizer(tiny_model(), Sgd(lr=0.25, momentum=0.5))
     assert isinstance(optimizer, torch.optim.SGD)
     [group] = optimizer.param_groups
     assert (group["lr"], group["momentum"], group["weight_decay"], group["nesterov"]) == (0.25, 0.5, 0, False)

@@ -3,7 +3,7 @@
 import torch
 
 from ddp_tokens.checkpoint import TrainingState
-from ddp_tokens.config import GeneratedCorpus, Model, Optimizer
+from ddp_tokens.config import GeneratedCorpus, Model, Sgd
 from ddp_tokens.corpora.generated import make
 from ddp_tokens.corpora.lock import Shape
 from ddp_tokens.determinism import seed_rank
@@ -28,7 +28,7 @@ def tiny_model(dtype=torch.float32, seed=0, **changes):
         return token_labels.build_model(Model(**TINY_MODEL | changes), SHAPE).to(dtype)
 
 
-def new_state(make_optimizer=lambda model: build_optimizer(model, Optimizer()), seed=0, **changes):
+def new_state(make_optimizer=lambda model: build_optimizer(model, Sgd()), seed=0, **changes):
     model = tiny_model(seed=seed, **changes)
     return TrainingState(model, make_optimizer(model))
 

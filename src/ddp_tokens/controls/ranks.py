@@ -111,7 +111,7 @@ def wrapped(
     variant: Variant, experiment: Experiment, prepared: Prepared, initial: Path, dtype: torch.dtype, world: World
 ) -> DistributedDataParallel:
     workload = workload_of(variant.case)
-    return wrap_for_ddp(initial_model(experiment, workload, prepared.shape, initial, "cpu", dtype).eval(), world)
+    return wrap_for_ddp(initial_model(experiment, workload, prepared.shape, initial, "cpu", dtype).eval())
 
 
 if __name__ == "__main__":

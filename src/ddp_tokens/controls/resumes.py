@@ -282,7 +282,7 @@ def _with_default_layout(begun: Begun, world: World) -> Begun:
 
 
 def _wrapped_again(begun: Begun, bare: torch.nn.Module, world: World) -> Begun:
-    model = wrap_for_ddp(bare, world)
+    model = wrap_for_ddp(bare)
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
     return replace(begun, model=model, state=TrainingState(bare, optimizer))
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from ddp_tokens.config import Corpus, OwnRows
-from ddp_tokens.corpora import generated, own_rows
+from ddp_tokens.config import Corpus, OwnRows, VerbGrammar
+from ddp_tokens.corpora import generated, own_rows, verb_grammar
 from ddp_tokens.corpora.rows import Row
 
 
@@ -14,4 +14,18 @@ def rows(corpus: Corpus, seed: int) -> Iterator[Row]:
     """
     if isinstance(corpus, OwnRows):
         return own_rows.read(corpus)
+    if isinstance(corpus, VerbGrammar):
+        return verb_grammar.make(corpus, seed)
     return generated.make(corpus, seed)
+
+
+def vocabulary(corpus: Corpus, seed: int) -> list[str] | None:
+    """The words behind the tokens, by token; None where tokens are numbers only.
+
+    Raises CorpusError where the rows cannot be read.
+    """
+    if isinstance(corpus, OwnRows):
+        return own_rows.vocabulary(corpus)
+    if isinstance(corpus, VerbGrammar):
+        return verb_grammar.vocabulary(corpus, seed)
+    return None

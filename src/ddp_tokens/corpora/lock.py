@@ -1,11 +1,11 @@
 """The corpus as a file, and the lock that says what it held when it was prepared."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ddp_tokens.config import Corpus, OwnRows
+from ddp_tokens.config import Corpus, GeneratedCorpus, OwnRows
 from ddp_tokens.corpora.rows import SPLITS, UNSUPERVISED, Row, supervised
 from ddp_tokens.errors import PREPARE_AGAIN, CorpusError
 from ddp_tokens.files import json_line, read_json, read_json_lines, replacing, sha256, write_json
@@ -50,8 +50,17 @@ class Tally:
                 )
 
 
-def write_corpus(rows: Iterable[Row], corpus: Corpus, rows_path: Path | str, lock_path: Path | str) -> list[Row]:
-    """Write rows and lock; return the training rows. One pass; nothing is written when a row is refused."""
+def write_corpus(
+    rows: Iterable[Row],
+    corpus: Corpus,
+    rows_path: Path | str,
+    lock_path: Path | str,
+    vocabulary: Sequence[str] | None = None,
+) -> list[Row]:
+    """Write rows and lock; return the training rows. One pass; nothing is written when a row is refused.
+
+    `vocabulary`: the words behind the tokens, by token, where there are any.
+    """
     tally = Tally()
     training = []
     with replacing(rows_path) as stream:
@@ -62,7 +71,9 @@ def write_corpus(rows: Iterable[Row], corpus: Corpus, rows_path: Path | str, loc
                 training.append(row)
         tally.require_supervised(corpus)
     shape = vars(_shape(corpus, tally.measured))
-    lock = {"corpus_sha256": sha256(rows_path), "counts": tally.counts, "shape": shape}
+    lock: dict[str, Any] = {"corpus_sha256": sha256(rows_path), "counts": tally.counts, "shape": shape}
+    if vocabulary is not None:
+        lock["vocabulary"] = list(vocabulary)
     if isinstance(corpus, OwnRows):
         lock["source_sha256"] = sha256(corpus.path)
     write_json(lock_path, lock)
@@ -104,6 +115,8 @@ def shape_in(lock: Mapping[str, Any]) -> Shape:
 
 def _shape(corpus: Corpus, measured: Shape) -> Shape:
     """The generated corpus states its shape, so that the model's size does not depend on the luck of the draw."""
+    if isinstance(corpus, GeneratedCorpus):
+        return Shape(corpus.vocabulary, corpus.classes, corpus.max_length)
     if isinstance(corpus, OwnRows):
         return Shape(measured.vocabulary, corpus.classes or measured.classes, measured.positions)
-    return Shape(corpus.vocabulary, corpus.classes, corpus.max_length)
+    return Shape(measured.vocabulary, measured.vocabulary, measured.positions)

@@ -35,6 +35,16 @@ def read(corpus: OwnRows) -> Iterator[Row]:
         raise CorpusError(f"{corpus.path} holds no row")
 
 
+def vocabulary(corpus: OwnRows) -> list[str] | None:
+    """The strings behind the tokens of rows that `read` takes, by number; None where the tokens are integers."""
+    strings: dict[str, None] = {}
+    for _, record in _records(corpus.path):
+        if not all(isinstance(token, str) for token in record["tokens"]):
+            return None
+        strings.update(dict.fromkeys(record["tokens"]))
+    return list(strings)
+
+
 def _records(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
     try:
         with open(path, encoding="utf-8-sig") as stream:

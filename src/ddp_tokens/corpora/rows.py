@@ -1,7 +1,7 @@
 """One row of a corpus, and what it adds to the denominator."""
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 UNSUPERVISED = -100
@@ -10,19 +10,24 @@ SPLITS = ("train", "validation", "test")
 
 @dataclass(frozen=True)
 class Row:
-    """`tokens` and `labels` have one entry per position; a label of -100 is not supervised."""
+    """`tokens` and `labels` have one entry per position; a label of -100 is not supervised. `text`: what a reader reads,
+    where the tokens are words.
+    """
 
     id: str
     split: str
     tokens: tuple[int, ...]
     labels: tuple[int, ...]
+    text: str | None = None
 
     @classmethod
     def from_record(cls, record: dict[str, Any]) -> "Row":
-        return cls(record["id"], record["split"], tuple(record["tokens"]), tuple(record["labels"]))
+        return cls(
+            record["id"], record["split"], tuple(record["tokens"]), tuple(record["labels"]), record.get("text")
+        )
 
     def record(self) -> dict[str, Any]:
-        return asdict(self)
+        return {name: value for name, value in vars(self).items() if value is not None}
 
     def unsupervised(self) -> "Row":
         """The same tokens with no label that counts."""

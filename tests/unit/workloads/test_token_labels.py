@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from ddp_tokens import workloads
-from ddp_tokens.config import GeneratedCorpus, load_experiment
+from ddp_tokens.config import GeneratedCorpus
+from ddp_tokens.config_reading import load_experiment
 from ddp_tokens.corpora.lock import Shape
 from ddp_tokens.corpora.rows import Row
 from ddp_tokens.workloads import token_labels
