@@ -143,6 +143,33 @@ def test_no_output_depends_on_a_later_token(dtype, training):
         assert all(not torch.equal(before[:, place], after[:, place]) for place in range(j, 6))
 
 
+# Names of a block's parts in torch's own encoder layer.
+SAME_PART = {
+    "attention_norm": "norm1",
+    "qkv": "self_attn.in_proj",
+    "projection": "self_attn.out_proj",
+    "feed_forward_norm": "norm2",
+    "expansion": "linear1",
+    "contraction": "linear2",
+}
+
+
+def test_a_block_is_torchs_pre_norm_layer_with_gelu_and_a_causal_mask():
+    block = tiny_model(torch.float64).blocks[0].eval()
+    torchs = torch.nn.TransformerEncoderLayer(
+        8, 2, 8, activation="gelu", batch_first=True, norm_first=True, dtype=torch.float64
+    ).eval()
+    weights = {}
+    for name, parameter in block.named_parameters():
+        part, kind = name.split(".")
+        torch.nn.init.normal_(parameter)
+        weights[f"{SAME_PART[part]}{'_' if part == 'qkv' else '.'}{kind}"] = parameter.detach()
+    torchs.load_state_dict(weights)
+    hidden = torch.randn(3, 5, 8, dtype=torch.float64)
+    later = torch.ones(5, 5, dtype=torch.bool).triu(1)
+    assert torch.allclose(block(hidden), torchs(hidden, src_mask=later), rtol=REORDERED, atol=REORDERED)
+
+
 def test_each_position_counts_for_itself():
     """The same token at another place gives another output: there are position embeddings."""
     outputs = tiny_model().eval()(torch.tensor([[2, 2, 2]]))
