@@ -38,3 +38,8 @@ def write_lines(path, *lines):
     """One JSON line per record; a string stands as it is."""
     path.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines))
     return path
+
+
+def next_token_row(row_id, *tokens, split="train"):
+    """A row as a language model needs it: the label at a position is the next token, and the last position has none."""
+    return Row(row_id, split, tokens, (*tokens[1:], UNSUPERVISED))

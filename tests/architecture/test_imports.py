@@ -53,6 +53,7 @@ ROOMS = [
     "report",
     "build",
     # with tensors
+    "labelled",
     "workloads",
     "determinism",
     "generators",

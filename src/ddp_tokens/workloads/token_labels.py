@@ -1,26 +1,13 @@
 """Label every token of a sequence with a small pre-norm Transformer encoder."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
-import numpy
 import torch
 from torch import nn
-from torch.nn import functional
 
 from ddp_tokens.config import Model
 from ddp_tokens.corpora.lock import Shape
-from ddp_tokens.corpora.rows import UNSUPERVISED, Row, supervised_in
+from ddp_tokens.labelled import Batch, collate, loss_sum, metrics
 
-
-@dataclass(frozen=True)
-class Batch:
-    """`tokens`, `labels`: int64 (rows, longest); `padding`: bool (rows, longest), True where there is no token."""
-
-    tokens: torch.Tensor
-    labels: torch.Tensor
-    padding: torch.Tensor
-    units: int
+__all__ = ["build_model", "collate", "forward", "loss_sum", "metrics"]
 
 
 class TokenLabeller(nn.Module):
@@ -59,34 +46,6 @@ def build_model(settings: Model, shape: Shape) -> nn.Module:
     return TokenLabeller(settings, shape)
 
 
-def collate(rows: Sequence[Row], device: torch.device | str = "cpu") -> Batch:
-    longest = max(len(row.tokens) for row in rows)
-    tokens = _padded([row.tokens for row in rows], longest, 0)
-    labels = _padded([row.labels for row in rows], longest, UNSUPERVISED)
-    lengths = torch.tensor([len(row.tokens) for row in rows])
-    padding = torch.arange(longest) >= lengths[:, None]
-    return Batch(tokens.to(device), labels.to(device), padding.to(device), supervised_in(rows))
-
-
-def _padded(sequences: Sequence[tuple[int, ...]], longest: int, filler: int) -> torch.Tensor:
-    """int64 (sequences, longest). Through NumPy, which reads nested tuples four times as fast as torch does."""
-    return torch.from_numpy(numpy.array([each + (filler,) * (longest - len(each)) for each in sequences]))
-
-
 def forward(model: nn.Module, batch: Batch) -> torch.Tensor:
     logits: torch.Tensor = model(batch.tokens, batch.padding)
     return logits
-
-
-def loss_sum(outputs: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, int]:
-    total = functional.cross_entropy(
-        outputs.flatten(0, 1), batch.labels.flatten(), ignore_index=UNSUPERVISED, reduction="sum"
-    )
-    return total, batch.units
-
-
-def metrics(outputs: torch.Tensor, batch: Batch) -> dict[str, float]:
-    counted = batch.labels != UNSUPERVISED
-    correct = (outputs.argmax(-1) == batch.labels) & counted
-    total, units = loss_sum(outputs, batch)
-    return {"loss_sum": float(total), "correct": int(correct.sum()), "units": units}

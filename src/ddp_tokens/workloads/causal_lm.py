@@ -1,0 +1,102 @@
+"""Predict the next token of a sequence with MiniGPT, a small decoder-only Transformer.
+
+Rows hold the shift already: the label at a position is the token that comes next, and the last position has none. So a
+row of n tokens has n - 1 supervised units, and nothing here shifts again.
+"""
+
+import math
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from ddp_tokens.config import Model
+from ddp_tokens.corpora.lock import Shape
+from ddp_tokens.errors import WorkloadError
+from ddp_tokens.labelled import Batch, collate, loss_sum, metrics
+
+__all__ = ["build_model", "collate", "forward", "loss_sum", "metrics"]
+
+INITIAL_STD = 0.02  # as in GPT-2
+BRANCHES = 2  # of each block: attention and feed-forward
+
+
+class Block(nn.Module):
+    """x + attention(LayerNorm(x)), then x + feed-forward(LayerNorm(x)); dropout on what each branch adds."""
+
+    def __init__(self, settings: Model) -> None:
+        super().__init__()
+        width = settings.width
+        self.heads = settings.heads
+        self.attention_norm = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.projection = nn.Linear(width, width)
+        self.feed_forward_norm = nn.LayerNorm(width)
+        self.expansion = nn.Linear(width, settings.feed_forward)
+        self.contraction = nn.Linear(settings.feed_forward, width)
+        self.dropout = nn.Dropout(settings.dropout)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """(rows, longest, width), and the same again."""
+        hidden = hidden + self.dropout(self.projection(self.attended(self.attention_norm(hidden))))
+        expanded = functional.gelu(self.expansion(self.feed_forward_norm(hidden)))
+        added: torch.Tensor = self.dropout(self.contraction(expanded))
+        return hidden + added
+
+    def attended(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Each position sees itself and those before it. (rows, longest, width), and the same again."""
+        query, key, value = (
+            part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.qkv(hidden).chunk(3, -1)
+        )
+        seen = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        return seen.transpose(1, 2).flatten(-2)
+
+
+class MiniGPT(nn.Module):
+    """Token and position embeddings, causal pre-norm blocks, a final LayerNorm; the head's weight is the token
+    embedding's, one parameter under two names.
+    """
+
+    def __init__(self, settings: Model, shape: Shape) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(shape.vocabulary, settings.width)
+        self.positions = nn.Embedding(shape.positions, settings.width)
+        self.dropout = nn.Dropout(settings.dropout)
+        self.blocks = nn.Sequential(*(Block(settings) for _ in range(settings.layers)))
+        self.norm = nn.LayerNorm(settings.width)
+        self.head = nn.Linear(settings.width, shape.vocabulary, bias=False)
+        self.head.weight = self.embedding.weight
+        self._draw_weights(settings.layers)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Logits of the next token, (rows, longest, vocabulary)."""
+        places = torch.arange(tokens.shape[1], device=tokens.device)
+        hidden = self.dropout(self.embedding(tokens) + self.positions(places))
+        logits: torch.Tensor = self.head(self.norm(self.blocks(hidden)))
+        return logits
+
+    def _draw_weights(self, layers: int) -> None:
+        """As GPT-2. What adds to the residual stream is smaller, so that the sum over all branches keeps its size."""
+        for name, parameter in self.named_parameters():
+            if name.endswith("bias"):
+                nn.init.zeros_(parameter)
+            elif parameter.dim() == 2:
+                adds = name.endswith(("projection.weight", "contraction.weight"))
+                nn.init.normal_(parameter, std=INITIAL_STD / math.sqrt(BRANCHES * layers) if adds else INITIAL_STD)
+
+
+def build_model(settings: Model, shape: Shape) -> nn.Module:
+    """Raises WorkloadError when labels go beyond the tokens: the head has a row per token and no other."""
+    if shape.classes > shape.vocabulary:
+        raise WorkloadError(
+            f"workload causal_lm predicts tokens, but the corpus has {shape.classes} classes of labels and a "
+            f"vocabulary of only {shape.vocabulary} tokens: let each label be the token that comes next, or take "
+            "workload token_labels"
+        )
+    return MiniGPT(settings, shape)
+
+
+def forward(model: nn.Module, batch: Batch) -> torch.Tensor:
+    """Padding stands to the right of a row, where no position of the row looks, and has no label: it needs no mask."""
+    logits: torch.Tensor = model(batch.tokens)
+    return logits
