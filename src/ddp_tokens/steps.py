@@ -58,6 +58,7 @@ STEPS = {
     "evaluate": _script("evaluate", *MODEL_FIELDS, "batch", "steps"),
     "check_evaluation": _script("check_evaluation"),
     "exercise": _script("exercise", "exercise"),
+    "scaling": _script("scaling", "seed", "world_size"),
     "figure": _script("figure", "interrupt_at", "tolerances"),
     "summary": _script("summary", *ALL_FIELDS),
     "gate": _script("gate"),
