@@ -53,7 +53,7 @@ def rest_ms(point: Point) -> float:
 
 def number(value: float) -> str:
     """As many digits as a reader needs: 12,345, 12.3, 0.12, and 0 for what rounding leaves."""
-    if abs(value) < 0.005:
+    if abs(value) < 1e-6:
         return "0"
     if abs(value) >= 100:
         return f"{value:,.0f}"
@@ -83,7 +83,7 @@ def _parts(one: Point, two: Point, machine: Machine) -> str:
     half = f"half of one process's {number(one.measured_ms)}"
     longer = oversubscription(2, machine) / oversubscription(1, machine)
     if longer > 1:
-        half += f", times {number(longer)}, since {_crowd(2, machine)}"
+        half += f", times {number(longer)}: {_crowd(2, machine)}"
     parts = {COMPUTING: two.compute_ms, REDUCING: two.allreduce_ms, REST: rest_ms(two)}
     largest = max(parts, key=lambda name: parts[name])
     told = (
@@ -96,16 +96,16 @@ def _parts(one: Point, two: Point, machine: Machine) -> str:
             f"counts an overlap twice. The larger part is {largest}."
         )
     return (
-        f"{told}, and {number(parts[REST])} remain: waiting for the slower rank, other collectives, the optimizer and "
-        f"the operating system, not told apart. The largest part is {largest}."
+        f"{told}, and {number(parts[REST])} remain: waiting for the slower rank, other collectives, optimizer and "
+        f"operating system, not told apart. The largest part is {largest}."
     )
 
 
 def _why(one: Point, two: Point) -> str:
     """measured(2) - measured(1) is exactly what was added, minus what was saved."""
     saved, added = one.measured_ms - two.compute_ms, two.measured_ms - two.compute_ms
-    splitting = f"Splitting should save {number(saved)} ms"
-    on_top = "all-reduce and rest" if rest_ms(two) >= 0 else "what came on top of computing"
+    splitting = f"Splitting the rows should save {number(saved)} ms"
+    on_top = "all-reduce and rest" if rest_ms(two) >= 0 else "what came on top"
     cost = f"{on_top} took {number(added)}"
     found = compared(two, one)
     if added <= 0:
@@ -113,10 +113,10 @@ def _why(one: Point, two: Point) -> str:
     if found == UNDECIDED:
         return f"{splitting}; {cost}; which weighs more is open."
     if found == HIGHER:
-        return f"{splitting}; {cost}, less than that: so two are faster."
+        return f"{splitting}; {cost}, less: so two are faster."
     if two.allreduce_ms > saved:
         return f"{splitting}; the all-reduce alone took {number(two.allreduce_ms)}: so two are slower."
-    return f"{splitting}; {cost}, more than that: so two are slower, though the all-reduce alone would not do it."
+    return f"{splitting}; {cost}, more: so two are slower, though the all-reduce alone would not do it."
 
 
 def _more_than_cores(many: Point, two: Point, machine: Machine) -> str:
@@ -139,12 +139,14 @@ def _crowd(processes: int, machine: Machine) -> str:
 def _both_ways(at_two: Allreduce) -> str:
     """The hook without waiting: the slowest rank, which the difference is about, waits for nobody."""
     hook, difference = at_two.without_waiting.p50, at_two.difference.p50
-    told = f"a hook: {number(hook)} ms; backward with it less backward without: {number(difference)}"
     if difference <= 0:
-        return f"Of two ways of timing the all-reduce one drowns in noise ({told})."
+        told = f"{number(difference)} ms; by hook {number(hook)}"
+        return f"Timed by subtraction, the all-reduce drowns in the steps' noise ({told})."
+    told = f"by hook {number(hook)} ms, by subtraction {number(difference)}"
     apart = abs(hook - difference) / max(hook, difference)
     if apart <= AGREEMENT:
-        return f"Two ways of timing the all-reduce agree within {max(1, math.ceil(100 * apart))} % ({told})."
+        percent = max(1, math.ceil(round(100 * apart, 6)))
+        return f"Two timings of the all-reduce agree within {percent} % ({told})."
     return f"Two ways of timing the all-reduce disagree ({told})."
 
 
@@ -154,9 +156,9 @@ def _replicas(verdict: Verdict) -> str:
     if verdict.outcome == FAIL:
         found = verdict.first_difference or {"problem": "no tensor was left"}
         what = found.get("problem") or f"off by {found['max_abs_difference']:.2g}, more than {ATOL:g}"
-        where = "".join(f" {found[name]}" for name in ("parameter",) if name in found)
+        where = f" {found['parameter']}" if "parameter" in found else ""
         return f"The replicas do not agree:{where} {what}."
     if verdict.observed["bit_equal"]:
         return "At the end the replicas were bit-equal."
     largest = verdict.observed["max_abs_difference"]
-    return f"At the end the replicas were not bit-equal: they differ by {largest:.2g} or less, {ATOL:g} is allowed."
+    return f"At the end the replicas differed, by up to {largest:.2g} ({ATOL:g} is allowed)."

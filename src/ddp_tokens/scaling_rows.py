@@ -18,13 +18,13 @@ Index = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class Row(BaseModel):
+class _Row(BaseModel):
     """Fields that are not listed may stand there too."""
 
     model_config = ConfigDict(strict=True, frozen=True)
 
 
-class Timing(Row):
+class Timing(_Row):
     """One rank in one step (numbered from 1) of `world_size` ranks.
 
     difference: compute_s is a backward without synchronization, communication_s the same backward with it, minus that;
@@ -42,7 +42,7 @@ class Timing(Row):
     buckets: Index
 
 
-class Run(Row):
+class Run(_Row):
     """One timed run. strong: the plan's windows, their rows dealt to `processes`; weak: each process has one rank's
     share of a window. tokens: supervised units of all its updates.
     """
@@ -55,7 +55,7 @@ class Run(Row):
     seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-class Machine(Row):
+class Machine(_Row):
     """Where and how it was measured. steps: timed ones, the warm-up included."""
 
     cpu: str
@@ -72,7 +72,7 @@ class Machine(Row):
     gradient_as_bucket_view: bool
 
 
-_Kind = TypeVar("_Kind", bound=Row)
+_Kind = TypeVar("_Kind", bound=_Row)
 
 
 def read_timings(path: Path | str) -> list[Timing]:

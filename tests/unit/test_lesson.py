@@ -41,6 +41,20 @@ CASES = {
     "one repeat": {"repeats": 1},
     "two timings": {"difference": {2: 20, 4: 8}},
     "noise": {"difference": {2: -0.4, 4: 8}},
+    "everything long": {
+        "strong": {1: 4444.0, 2: 5555.0, 4: 6666.0},
+        "hook": {2: 500, 4: 800},
+        "difference": {2: -500, 4: 800},
+        "on": machine(cores=3, threads_per_rank=2),
+        "verdict": replicas(bit_equal=False, largest=2**-17),
+    },
+    "everything short": {
+        "strong": {1: 40.0, 2: 19.0},
+        "weak": {1: 20.0, 2: 30.0},
+        "difference": {2: 20},
+        "hook": {2: 5},
+        "repeats": 1,
+    },
     "only two": {"strong": {1: 40.0, 2: 50.0}, "weak": {1: 20.0, 2: 30.0}},
 }
 
@@ -52,13 +66,12 @@ def test_two_that_are_slower_are_told_in_full():
         "every repeat. "
         "With two an update took 50.0 ms. "
         "Computing should take 20.0 (half of one process's 40.0), the all-reduce took 5.0, and 25.0 remain: waiting "
-        "for the slower rank, other collectives, the optimizer and the operating system, not told apart. "
+        "for the slower rank, other collectives, optimizer and operating system, not told apart. "
         "The largest part is the rest. "
-        "Splitting should save 20.0 ms; all-reduce and rest took 30.0, more than that: so two are slower, though the "
+        "Splitting the rows should save 20.0 ms; all-reduce and rest took 30.0, more: so two are slower, though the "
         "all-reduce alone would not do it. "
         "4 processes share 2 cores and should compute no faster than two: 6,667 tokens/s, fewer than with two. "
-        "Two ways of timing the all-reduce agree within 1 % (a hook: 5.0 ms; backward with it less backward without: "
-        "5.0). "
+        "Two timings of the all-reduce agree within 1 % (by hook 5.0 ms, by subtraction 5.0). "
         "At the end the replicas were bit-equal."
     )
 
@@ -71,7 +84,7 @@ def test_two_that_are_faster_are_told_why():
     )
     assert "the all-reduce took 5.0, and 5.0 remain" in text
     assert "The largest part is computing." in text
-    assert "Splitting should save 20.0 ms; all-reduce and rest took 10.0, less than that: so two are faster." in text
+    assert "Splitting the rows should save 20.0 ms; all-reduce and rest took 10.0, less: so two are faster." in text
     assert "14,286 tokens/s, more than with two." in text  # four: 400 / 28 ms
 
 
@@ -82,7 +95,7 @@ def test_ranges_that_overlap_decide_nothing():
         "These runs cannot tell whether two processes are faster than one: 9,950 tokens/s (9,755 to 10,153) against "
         "10,000 (9,804 to 10,204), and these ranges overlap."
     )
-    assert "Splitting should save 20.0 ms; all-reduce and rest took 20.2; which weighs more is open." in text
+    assert "Splitting the rows should save 20.0 ms; all-reduce and rest took 20.2; which weighs more is open." in text
 
 
 def test_a_single_run_decides_nothing_however_far_apart():
@@ -101,25 +114,25 @@ def test_parts_that_exceed_the_whole_leave_no_rest_to_explain():
         "the all-reduce took 5.0, together 3.0 too much: no rest is left, and the model overstates a part or counts an "
         "overlap twice. The larger part is computing."
     ) in text
-    assert "Splitting should save 20.0 ms; what came on top of computing took 2.0, less than that" in text
+    assert "Splitting the rows should save 20.0 ms; what came on top took 2.0, less" in text
 
 
 def test_an_update_that_is_shorter_than_its_computing():
-    assert "Splitting should save 20.0 ms, and nothing came on top of computing: so two are faster." in notes(
+    assert "Splitting the rows should save 20.0 ms, and nothing came on top of computing: so two are faster." in notes(
         **CASES["faster than computing"]
     )
 
 
 def test_an_all_reduce_that_costs_more_than_is_saved_is_reason_enough():
-    assert "Splitting should save 20.0 ms; the all-reduce alone took 25.0: so two are slower." in notes(
+    assert "Splitting the rows should save 20.0 ms; the all-reduce alone took 25.0: so two are slower." in notes(
         **CASES["all-reduce alone"]
     )
 
 
 def test_two_processes_that_share_one_core_save_nothing():
     text = notes(**CASES["one core"])
-    assert "Computing should take 40.0 (half of one process's 40.0, times 2.0, since 2 processes share 1 core)" in text
-    assert "Splitting should save 0 ms; the all-reduce alone took 5.0: so two are slower." in text
+    assert "Computing should take 40.0 (half of one process's 40.0, times 2.0: 2 processes share 1 core)" in text
+    assert "Splitting the rows should save 0 ms; the all-reduce alone took 5.0: so two are slower." in text
     assert "4 processes share 1 core and should compute no faster than two" in text
 
 
@@ -136,17 +149,16 @@ def test_more_processes_than_cores_can_still_be_promised_something():
 
 def test_two_ways_of_timing_agree_up_to_a_quarter():
     """(20 - 16) / 20 = 20 %; (20 - 14) / 20 = 30 %."""
-    told = "(a hook: 20.0 ms; backward with it less backward without: {})."
-    for difference, text in ((16, "agree within 20 % "), (14, "disagree ")):
+    told = "(by hook 20.0 ms, by subtraction {})."
+    for difference, text in ((16, "Two timings of the all-reduce agree within 20 % "), (14, "all-reduce disagree ")):
         found = notes(hook={2: 20, 4: 8}, difference={2: difference, 4: 8})
-        assert f"Two ways of timing the all-reduce {text}{told.format(f'{difference}.0')}" in found
+        assert f"{text}{told.format(f'{difference}.0')}" in found
 
 
 def test_a_difference_below_zero_is_noise():
-    assert (
-        "Of two ways of timing the all-reduce one drowns in noise (a hook: 5.0 ms; backward with it less backward "
-        "without: -0.4)."
-    ) in notes(**CASES["noise"])
+    assert "Timed by subtraction, the all-reduce drowns in the steps' noise (-0.4 ms; by hook 5.0)." in notes(
+        **CASES["noise"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -155,7 +167,7 @@ def test_a_difference_below_zero_is_noise():
         (replicas(), "At the end the replicas were bit-equal."),
         (
             replicas(bit_equal=False, largest=2**-17),
-            "At the end the replicas were not bit-equal: they differ by 7.6e-06 or less, 1e-05 is allowed.",
+            "At the end the replicas differed, by up to 7.6e-06 (1e-05 is allowed).",
         ),
         (
             replicas("fail", False, 0.25, {"rank": 1, "parameter": "head.bias", "max_abs_difference": 0.25}),
@@ -171,36 +183,39 @@ def test_a_difference_below_zero_is_noise():
 )
 def test_replicas_are_told_as_they_were_judged(verdict, text):
     assert notes(verdict).endswith(f" {text}")
-    assert sum(phrase in notes(verdict) for phrase in ("were bit-equal", "not bit-equal", "do not agree", "no replica"))
+    assert sum(
+        phrase in notes(verdict) for phrase in ("were bit-equal", "replicas differed", "do not agree", "no replica")
+    )
 
 
 # What may be said, in which cases only.
+AS_SLOWER = {"slower", "enough cores", "replicas differ", "two timings", "noise", "only two", "everything long"}
+ARE_SLOWER = AS_SLOWER | {"one core", "all-reduce alone", "slower without a rest"}
+ARE_FASTER = {"faster", "no rest", "faster than computing"}
+ARE_OPEN = {"undecided", "one repeat", "everything short"}
+WITHOUT_REST = {"no rest", "slower without a rest", "faster than computing", "everything short"}
+WITHOUT_CROWD = {"only two", "everything short", "enough cores"}
 PHRASES = {
-    "slower than one on": {
-        *("slower", "enough cores", "replicas differ", "one core", "all-reduce alone", "slower without a rest"),
-        *("two timings", "noise", "only two"),
-    },
-    "so two are slower": {
-        *("slower", "enough cores", "replicas differ", "one core", "all-reduce alone", "slower without a rest"),
-        *("two timings", "noise", "only two"),
-    },
-    "faster than one on": {"faster", "no rest", "faster than computing"},
-    "so two are faster": {"faster", "no rest", "faster than computing"},
-    "cannot tell": {"undecided", "one repeat"},
+    "slower than one on": ARE_SLOWER,
+    "so two are slower": ARE_SLOWER,
+    "faster than one on": ARE_FASTER,
+    "so two are faster": ARE_FASTER,
+    "cannot tell": ARE_OPEN,
     "which weighs more is open": {"undecided", "one repeat"},
     "these ranges overlap": {"undecided"},
-    "no spread": {"one repeat"},
-    "too much": {"no rest", "slower without a rest", "faster than computing"},
-    "no rest": {"no rest", "slower without a rest", "faster than computing"},
-    "all-reduce alone would not": {*("slower", "enough cores", "replicas differ", "two timings", "noise", "only two")},
-    "the all-reduce alone took": {"one core", "all-reduce alone", "slower without a rest"},
-    "nothing came on top": {"faster than computing"},
-    "share": set(CASES) - {"enough cores", "only two"},
-    "4 processes": set(CASES) - {"enough cores", "only two"},
-    "disagree": {"two timings"},
-    "noise": {"noise"},
-    "were bit-equal": set(CASES) - {"replicas differ"},
-    "not bit-equal": {"replicas differ"},
+    "no spread": {"one repeat", "everything short"},
+    "too much": WITHOUT_REST,
+    "no rest": WITHOUT_REST,
+    "remain": set(CASES) - WITHOUT_REST,
+    "all-reduce alone would not": AS_SLOWER,
+    "the all-reduce alone took": ARE_SLOWER - AS_SLOWER,
+    "nothing came on top": {"faster than computing", "everything short"},
+    " share ": set(CASES) - WITHOUT_CROWD,
+    "4 processes": set(CASES) - WITHOUT_CROWD,
+    "disagree": {"two timings", "everything short"},
+    "noise": {"noise", "everything long"},
+    "were bit-equal": set(CASES) - {"replicas differ", "everything long"},
+    "replicas differed": {"replicas differ", "everything long"},
 }
 
 
