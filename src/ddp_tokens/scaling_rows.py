@@ -67,7 +67,7 @@ class Machine(_Row):
     launcher: str
     model_params: Whole
     steps: Whole
-    bucket_cap_mb: float | None
+    bucket_cap_mb: int | float | None
     find_unused_parameters: bool
     gradient_as_bucket_view: bool
 
