@@ -62,12 +62,13 @@ def test_what_a_step_said_stands_before_what_stopped_it(tmp_path):
         assert (lines[0], lines[-1]) == ("rank 0: 16 rows", last)
 
 
-def test_each_step_has_its_own_lines_and_leaves_the_logger_as_it_was(tmp_path):
+def test_each_step_has_its_own_lines_and_leaves_the_logger_as_it_was(tmp_path, caplog):
     logger = logging.getLogger("ddp_tokens")
-    before = logger.level, list(logger.handlers)
+    caplog.set_level(logging.ERROR, logger="ddp_tokens")
+    handlers = list(logger.handlers)
     for text in ("one", "two"):
         with logged(str(tmp_path / text)):
             logger.info(text)
-    logger.info("after")
+    logger.error("after")
     assert [(tmp_path / text).read_text() for text in ("one", "two")] == ["one\n", "two\n"]
-    assert (logger.level, list(logger.handlers)) == before
+    assert (logger.level, logger.handlers) == (logging.ERROR, handlers)

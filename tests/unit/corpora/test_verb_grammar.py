@@ -291,8 +291,10 @@ def test_no_row_depends_on_the_order_of_hashes():
 
 
 def test_all_sentences_can_be_asked_for_and_not_one_more():
-    everything = VerbGrammar(train=NUMBER_OF_SENTENCES - 2, validation=1, test=1)
-    assert {row.text for row in make(everything, 0)} == {as_text(words) for words in sentences()}
+    everything = list(make(VerbGrammar(train=NUMBER_OF_SENTENCES - 1001, validation=1, test=1000), 0))
+    assert {row.text for row in everything} == {as_text(words) for words in sentences()}
+    # What is drawn most easily comes first, and is dealt to all splits alike: 1.4 % of all have 4 or 5 tokens.
+    assert 5 <= sum(len(row.tokens) <= 5 for row in everything[-1000:]) <= 25
     too_many = VerbGrammar(train=NUMBER_OF_SENTENCES - 2, validation=2, test=1)
     sentence = (
         r"^corpus\.train \+ corpus\.validation \+ corpus\.test = 63567 \+ 2 \+ 1 = 63570 sentences, but the grammar "
