@@ -15,7 +15,7 @@ rule measure:
         timings="results/{experiment}/scaling/timings.jsonl",
         runs="results/{experiment}/scaling/runs.jsonl",
         machine="results/{experiment}/scaling/machine.json",
-        states=directory("results/{experiment}/scaling/ranks"),
+        ranks=directory("results/{experiment}/scaling/ranks"),
     log:
         "results/{experiment}/logs/measure.log",
     benchmark:
@@ -39,7 +39,7 @@ rule scaling:
         timings=rules.measure.output.timings,
         runs=rules.measure.output.runs,
         machine=rules.measure.output.machine,
-        states=rules.measure.output.states,
+        ranks=rules.measure.output.ranks,
     output:
         replicas="results/{experiment}/scaling/replicas.json",
         csv="results/{experiment}/scaling/scaling.csv",

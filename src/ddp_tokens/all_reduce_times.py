@@ -23,9 +23,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddp_tokens.distributed import barrier
 from ddp_tokens.progress import COMMUNICATION, REDUCING_BACKWARD, Progress
+from ddp_tokens.scaling_rows import DIFFERENCE, HOOK
 from ddp_tokens.workloads import Workload
 
-DIFFERENCE, HOOK = "difference", "hook"
 VARIANTS = (DIFFERENCE, HOOK)
 MEASURES = ("compute_s", "communication_s", "bytes", "buckets")
 

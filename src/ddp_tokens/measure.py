@@ -32,6 +32,7 @@ from ddp_tokens.layout import Layout
 from ddp_tokens.options import parse, run_as_program
 from ddp_tokens.plan import Plan, counts_per_rank, dealt, microbatches_of, one_share_each
 from ddp_tokens.progress import UNWATCHED, Progress
+from ddp_tokens.scaling_rows import STRONG, WEAK
 from ddp_tokens.tensors import save_tensors, weights_of
 from ddp_tokens.trainer import build_optimizer, train
 from ddp_tokens.watching import end_with, starters_of_rank
@@ -40,7 +41,6 @@ from ddp_tokens.world import World, world_from_environment
 
 PROGRAM = "ddp_tokens.measure"
 BACKEND = "gloo"
-STRONG, WEAK = "strong", "weak"
 Record = dict[str, Any]
 log = logging.getLogger(PROGRAM)
 

@@ -58,7 +58,6 @@ STEPS = {
     "evaluate": _script("evaluate", *MODEL_FIELDS, "batch", "steps"),
     "check_evaluation": _script("check_evaluation"),
     "measure": Step("src/ddp_tokens/measure.py", (*TRAIN_FIELDS, "scaling")),
-    "scaling": _script("scaling", "seed", "world_size", "threads_per_rank", "steps", "launcher"),
     "exercise": _script("exercise", "exercise"),
     "scaling": _script("scaling", "seed", "world_size"),
     "figure": _script("figure", "interrupt_at", "tolerances"),

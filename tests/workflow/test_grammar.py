@@ -1,4 +1,4 @@
-"""A second kind of work through the same rules: sentences, a language model, AdamW, shards by index; and the scaling."""
+"""Another kind of work through the same rules: a language model, AdamW, shards by index; and the scaling."""
 
 import json
 
