@@ -65,6 +65,7 @@ ROOMS = [
     "window_trace",
     "reference",
     "gradients",
+    "samples",
     "evaluation",
     "checkpoint_fit",
     "checkpoint",
