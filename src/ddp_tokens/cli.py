@@ -5,6 +5,7 @@ Each command reads and writes where the rules do, below results/NAME, unless --r
 """
 
 import argparse
+import logging
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from ddp_tokens.config import Experiment
 from ddp_tokens.files import write_json, write_text
 from ddp_tokens.layout import RUNS, Layout, all_checkpoints_in
 from ddp_tokens.options import parse, run_as_program
+from ddp_tokens.sources import PACKAGE
 
 PROGRAM = "ddp_tokens.cli"
 UNEXPECTED = 1
@@ -172,6 +174,8 @@ COMMANDS: dict[str, Callable[[Experiment, Layout], int]] = {
 
 
 def main(arguments: Sequence[str]) -> int:
+    logging.basicConfig(format="%(message)s", stream=sys.stdout)
+    logging.getLogger(PACKAGE).setLevel(logging.INFO)  # not of every library
     texts = {name: function.__doc__ for name, function in COMMANDS.items()}
     texts["config-docs"] = "every field of an experiment, as Markdown"
     commands = "\n".join(f"  {name:20}{text}" for name, text in texts.items())

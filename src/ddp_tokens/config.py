@@ -270,3 +270,7 @@ class Experiment(Section):
         if self.launcher != "auto":
             return self.launcher
         return "torchrun" if self.device == "cuda" else "fork"
+
+    @property
+    def measured_processes(self) -> list[int]:
+        return sorted({*self.scaling.processes, self.world_size})

@@ -21,6 +21,7 @@ from ddp_tokens.world import World
 NONE_UNUSED = "find_unused_parameters=True was specified in DDP constructor, but did not find any unused parameters"
 # Like the group itself, one for the whole process: a collective has no other handle to find it by.
 _progress: ContextVar[Progress] = ContextVar("progress", default=UNWATCHED)
+_group: ContextVar[dist.ProcessGroup | None] = ContextVar("group", default=None)  # None: all ranks
 
 
 def init_distributed(
@@ -87,21 +88,39 @@ def claim_device(world: World, backend: str) -> World:
     return replace(world, device=f"cuda:{index}")
 
 
+@contextmanager
+def within(group: dist.ProcessGroup | None) -> Iterator[None]:
+    """Inside the block, "all ranks" in this module are the ranks of `group`, from dist.new_group; None: really all.
+
+    That holds for the collectives, for `is_main_process` (rank 0 of the group) and for models that are wrapped there,
+    which keep their group after the block. Raises ValueError on a rank outside the group: torch would let it pass
+    each collective unsummed.
+    """
+    if group is not None and dist.get_rank(group) < 0:
+        raise ValueError(f"rank {dist.get_rank()} is not in this group: only its members may work within it")
+    before = _group.set(group)
+    try:
+        yield
+    finally:
+        _group.reset(before)
+
+
 def is_main_process() -> bool:
-    return not dist.is_initialized() or dist.get_rank() == 0
+    return not dist.is_initialized() or dist.get_rank(_group.get()) == 0
 
 
 def barrier(of_what: str = "all ranks") -> None:
     if dist.is_initialized():
         with _progress.get().entered(f"barrier of {of_what}"):
-            dist.barrier()
+            dist.barrier(_group.get())
 
 
 @contextmanager
 def together(what: str, world: World) -> Iterator[None]:
     """Wait for the block on all ranks, and raise on all when it fails on one with an OSError, such as a full disk.
 
-    `what` goes into "could not ...". The rank that failed raises its OSError, the others a CheckpointError.
+    `what` goes into "could not ...". The rank that failed raises its OSError, the others a CheckpointError. Within a
+    group, `world` counts the ranks of the group.
     """
     if world.size == 1:
         yield
@@ -129,7 +148,10 @@ def wrap_for_ddp(model: torch.nn.Module, keep_first_layout: bool = True) -> Dist
     with _progress.get().entered("broadcast of the weights"):
         device = next(model.parameters()).device
         wrapped = DistributedDataParallel(
-            model, device_ids=[device] if device.type == "cuda" else None, find_unused_parameters=keep_first_layout
+            model,
+            device_ids=[device] if device.type == "cuda" else None,
+            process_group=_group.get(),
+            find_unused_parameters=keep_first_layout,
         )
     if keep_first_layout:
         first_synchronized_forward_without(wrapped, NONE_UNUSED)
@@ -152,13 +174,13 @@ def largest_over_ranks(value: int, device: str = "cpu") -> int:
     number = torch.tensor(value, dtype=torch.int64, device=device)
     with _progress.get().entered("all-reduce of the largest"):
         if dist.is_initialized():
-            dist.all_reduce(number, op=dist.ReduceOp.MAX)
+            dist.all_reduce(number, op=dist.ReduceOp.MAX, group=_group.get())
         return int(number)
 
 
 def _summed(values: torch.Tensor, what: str) -> list[float]:
     with _progress.get().entered(f"all-reduce of the {what}"):
         if dist.is_initialized():
-            dist.all_reduce(values)
+            dist.all_reduce(values, group=_group.get())
         found: list[float] = values.tolist()  # inside: on a GPU it is here that the host waits
     return found

@@ -68,6 +68,22 @@ class Layout:
         return self.root / "evaluation.json"
 
     @property
+    def timings(self) -> Path:
+        return self.root / "scaling" / "timings.jsonl"
+
+    @property
+    def runs_in_turn(self) -> Path:
+        return self.root / "scaling" / "runs.jsonl"
+
+    @property
+    def machine(self) -> Path:
+        return self.root / "scaling" / "machine.json"
+
+    @property
+    def measured_states(self) -> Path:
+        return self.root / "scaling" / "ranks"
+
+    @property
     def exercise(self) -> Path:
         return self.root / "exercise.json"
 

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import cycle, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +99,15 @@ def dealt(plan: Plan, world_size: int) -> Plan:
         window if len(window) == world_size else repartition(window, world_size, f"window {index}")
         for index, window in enumerate(plan, start=1)
     ]
+
+
+def one_share_each(plan: Plan, world_size: int) -> Plan:
+    """As many windows, in which each of `world_size` ranks has as much to do as one rank of the plan.
+
+    The plan's shares are given out in order, window by window and rank by rank; after the last comes the first again.
+    """
+    shares = cycle(share for window in plan for share in window)
+    return [[next(shares) for _ in range(world_size)] for _ in plan]
 
 
 def _split(items: list[str], parts: int) -> list[list[str]]:

@@ -94,13 +94,9 @@ def score_texts(score: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Rows", count_text(score["rows"])),
         ("Tokens", count_text(score["units"])),
         ("Loss per token", loss_text(score["loss_per_token"])),
-        ("Perplexity", perplexity_text(score["perplexity"])),
+        ("Perplexity", number_text(score["perplexity"])),
         ("Accuracy per token", percent_text(score["accuracy_per_token"])),
     ]
-
-
-def perplexity_text(value: float) -> str:
-    return f"{value:.3f}" if value < 1e6 else f"{value:.3e}"
 
 
 def config_page(experiment: Experiment) -> str:

@@ -57,6 +57,8 @@ STEPS = {
     "check_checkpoints": _script("check_checkpoints"),
     "evaluate": _script("evaluate", *MODEL_FIELDS, "seed", "batch", "steps"),
     "check_evaluation": _script("check_evaluation"),
+    "measure": Step("src/ddp_tokens/measure.py", (*TRAIN_FIELDS, "scaling")),
+    "scaling": _script("scaling", "seed", "world_size", "threads_per_rank", "steps", "launcher"),
     "exercise": _script("exercise", "exercise"),
     "figure": _script("figure", "interrupt_at", "tolerances"),
     "summary": _script("summary", *ALL_FIELDS),

@@ -29,7 +29,7 @@ def trace(model: DistributedDataParallel, run: Callable[[], object]) -> dict[str
 
     def count(_: None, bucket: torch.distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:
         forwards[-1]["reductions"].append(bucket.index())
-        return allreduce_hook(None, bucket)
+        return allreduce_hook(model.process_group, bucket)
 
     model.register_comm_hook(None, count)
     handle = bare.register_forward_pre_hook(before_forward)

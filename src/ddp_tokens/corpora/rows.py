@@ -10,8 +10,9 @@ SPLITS = ("train", "validation", "test")
 
 @dataclass(frozen=True)
 class Row:
-    """`tokens` and `labels` have one entry per position; a label of -100 is not supervised. `text`: what a reader reads,
-    where the tokens are words.
+    """`tokens` and `labels` have one entry per position; a label of -100 is not supervised.
+
+    `text`: what a person reads, where the tokens are words.
     """
 
     id: str
@@ -22,9 +23,7 @@ class Row:
 
     @classmethod
     def from_record(cls, record: dict[str, Any]) -> "Row":
-        return cls(
-            record["id"], record["split"], tuple(record["tokens"]), tuple(record["labels"]), record.get("text")
-        )
+        return cls(record["id"], record["split"], tuple(record["tokens"]), tuple(record["labels"]), record.get("text"))
 
     def record(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if value is not None}

@@ -1,0 +1,64 @@
+# What an all-reduce costs on this machine's CPU, and tokens per second on other numbers of processes. No other target needs
+# it, and what it finds differs each time. `measure` takes all cores, so that nothing else runs beside it.
+
+
+rule measure:
+    input:
+        settings="results/{experiment}/settings/measure.json",
+        rows=rules.prepare.output.rows,
+        lock=rules.prepare.output.lock,
+        plan=rules.prepare.output.plan,
+        initial=rules.reference.output.initial,
+        check_loss=ancient("results/{experiment}/checks/loss.json"),
+        check_parity=ancient("results/{experiment}/checks/gradient_parity.json"),
+    output:
+        timings="results/{experiment}/scaling/timings.jsonl",
+        runs="results/{experiment}/scaling/runs.jsonl",
+        machine="results/{experiment}/scaling/machine.json",
+        states=directory("results/{experiment}/scaling/ranks"),
+    log:
+        "results/{experiment}/logs/measure.log",
+    benchmark:
+        "results/{experiment}/benchmarks/measure.tsv"
+    conda:
+        "../envs/environment.yaml"
+    threads: workflow.cores
+    params:
+        launch=lambda wildcards, input: experiments.launch_to_measure(
+            wildcards.experiment
+        ),
+    message:
+        "{wildcards.experiment}: times of the all-reduce, and training on other numbers of processes"
+    shell:
+        "{params.launch} -m ddp_tokens.measure --settings {input.settings} > {log} 2>&1"
+
+
+rule scaling:
+    input:
+        settings="results/{experiment}/settings/scaling.json",
+        timings=rules.measure.output.timings,
+        runs=rules.measure.output.runs,
+        machine=rules.measure.output.machine,
+        states=rules.measure.output.states,
+    output:
+        replicas="results/{experiment}/scaling/replicas.json",
+        csv="results/{experiment}/scaling/scaling.csv",
+        figure=report(
+            "results/{experiment}/scaling/scaling.png",
+            caption="../report/scaling.rst",
+            category="{experiment}",
+            subcategory="3 Figures",
+            labels={"item": "Tokens per second and processes", "kind": "figure"},
+        ),
+        figure_svg="results/{experiment}/scaling/scaling.svg",
+        manifest="results/{experiment}/scaling/manifest.json",
+    log:
+        "results/{experiment}/logs/scaling.log",
+    benchmark:
+        "results/{experiment}/benchmarks/scaling.tsv"
+    conda:
+        "../envs/environment.yaml"
+    message:
+        "{wildcards.experiment}: what was measured, beside what was to be expected"
+    script:
+        "../workflow_scripts/scaling.py"

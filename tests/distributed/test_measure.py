@@ -1,0 +1,157 @@
+"""Two real ranks measure one and two processes in turn. Asserted is what was measured, never how long it took."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from ddp_tokens.all_reduce_times import BackwardTime, by_difference, by_hook, time_buckets
+from ddp_tokens.config_reading import load_experiment
+from ddp_tokens.corpora.lock import read_corpus
+from ddp_tokens.distributed import wrap_for_ddp
+from ddp_tokens.files import read_json, read_json_lines
+from ddp_tokens.inputs import initial_model, read_prepared
+from ddp_tokens.layout import Layout
+from ddp_tokens.measure import PROGRAM, main
+from ddp_tokens.options import run_as_program
+from ddp_tokens.plan import counts_per_rank, read_plan
+from ddp_tokens.reference import gradients_of
+from ddp_tokens.tensors import load_tensors
+from ddp_tokens.window import accumulate
+from ddp_tokens.workloads import load
+from tests.distributed.ranks import run_ranks
+from tests.distributed.tiny import STEPS, prepared
+
+SCALING = {"processes": [1, 2], "repeats": 2, "windows": 3}
+# embedding 4 x 8, positions 12 x 8, attention 24 x 8 + 24 + 8 x 8 + 8, feed-forward 8 x 16 + 16 + 16 x 8 + 8,
+# two layer norms in the block and one after it, 16 each, head 4 x 8 + 4
+PARAMETERS = 32 + 96 + 288 + 280 + 48 + 36
+
+
+def measure(world, arguments):
+    return run_as_program(PROGRAM, main, arguments)
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    tiny = prepared(tmp_path_factory.mktemp("measured"), 2, scaling=SCALING)
+    assert run_ranks(measure, 2, tiny.folder, tiny.arguments(), joined=False) == [0, 0]
+    return tiny
+
+
+def test_every_update_of_every_rank_is_timed_in_both_ways(measured):
+    rows = read_json_lines(measured.at.timings)
+    assert [(row["world_size"], row["step"], row["rank"], row["variant"]) for row in rows] == [
+        (processes, step, rank, variant)
+        for processes in (1, 2)
+        for step in range(1, STEPS + 1)
+        for rank in range(processes)
+        for variant in ("difference", "hook")
+    ]
+
+
+def test_the_bytes_of_an_update_are_those_of_all_its_gradients(measured):
+    [parameters] = {sum(t.numel() for t in load_tensors(measured.at.initial).values())}
+    assert parameters == read_json(measured.at.machine)["model_params"] == PARAMETERS
+    assert {(row["bytes"], row["buckets"]) for row in read_json_lines(measured.at.timings)} == {(4 * PARAMETERS, 1)}
+
+
+def test_times_are_positive_but_for_the_difference_of_two(measured):
+    rows = read_json_lines(measured.at.timings)
+    assert all(row["compute_s"] > 0 for row in rows)
+    assert all(row["communication_s"] > 0 for row in rows if row["variant"] == "hook")
+
+
+def test_strong_runs_hold_the_windows_of_the_plan_and_weak_ones_a_share_per_process(measured):
+    """Derived from plan.json: windows 1 to 3 whole; weak, all 6 of their shares for two processes, 3 for one."""
+    rows, lock = read_corpus(measured.at.rows, measured.at.lock)
+    counts = [counts_per_rank(w, rows) for w in read_plan(measured.at.plan, lock["corpus_sha256"], {})]
+    windows = sum(map(sum, counts[:3]))
+    assert counts[0][0] != counts[0][1], "equal ranks would not tell shares apart"
+    expected = {
+        ("strong", 1): windows,
+        ("strong", 2): windows,
+        ("weak", 1): sum(counts[0]) + counts[1][0],
+        ("weak", 2): windows,
+    }
+    runs = read_json_lines(measured.at.runs_in_turn)
+    assert [(run["scaling"], run["processes"], run["repeat"]) for run in runs] == [
+        (scaling, processes, repeat) for scaling in ("strong", "weak") for processes in (1, 2) for repeat in (1, 2)
+    ]
+    for run in runs:
+        assert run["tokens"] == expected[run["scaling"], run["processes"]]
+        assert run["updates"] == 3
+        assert run["seconds"] > 0
+
+
+def test_the_measured_weights_moved_and_are_those_of_both_ranks(measured):
+    states = [load_tensors(measured.at.measured_states / f"state-rank-{rank}.safetensors") for rank in range(2)]
+    initial = load_tensors(measured.at.initial)
+    assert all(torch.equal(states[0][name], states[1][name]) for name in initial)
+    assert any(not torch.equal(states[0][name], tensor) for name, tensor in initial.items())
+
+
+def test_ddp_is_measured_as_it_comes(measured):
+    machine = read_json(measured.at.machine)
+    assert machine["find_unused_parameters"] is machine["gradient_as_bucket_view"] is False
+    assert (machine["bucket_cap_mb"], machine["backend"], machine["threads_per_rank"]) == (25, "gloo", 1)
+    assert machine["cores"] == len(os.sched_getaffinity(0))
+    assert machine["torch"] == torch.__version__
+
+
+def test_a_wrong_number_of_ranks_is_refused(measured, monkeypatch, capsys):
+    for name, value in {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 2, "MASTER_ADDR": "x", "MASTER_PORT": 1}.items():
+        monkeypatch.setenv(name, str(value))
+    assert run_as_program(PROGRAM, main, measured.arguments("--scaling.processes", "[1,2,4]")) == 2
+    assert capsys.readouterr().err == (
+        "ddp_tokens.measure: 2 ranks were started but 4 are measured, the most of scaling.processes and world_size: "
+        "start 4 ranks\n"
+    )
+
+
+def gradients_of_both_ways(world, config, root):
+    """By name: what plain DDP leaves, what is left after a timed backward, and what the timed hook leaves."""
+    experiment, at = load_experiment(config), Layout(Path(root))
+    known, workload = read_prepared(experiment, at), load(experiment.workload)
+    batches = [workload.collate([known.rows[i] for i in ids]) for ids in known.plan[0][world.rank]]
+
+    def wrapped():
+        bare = initial_model(experiment, workload, known.shape, at.initial, "cpu", torch.float32)
+        return wrap_for_ddp(bare.eval(), keep_first_layout=False)
+
+    def updates(model, progress):
+        for _ in range(3):
+            yield accumulate(model, workload, batches, lambda loss: loss / 7, progress)
+
+    plain, difference, hooked, time = wrapped(), wrapped(), wrapped(), BackwardTime()
+    of_plain, of_difference, of_hook = (updates(model, time) for model in (plain, difference, hooked))
+    times = time_buckets(hooked, None)
+    for _ in range(3):  # DDP lays its buckets out anew after the first
+        next(of_plain)
+        by_difference(difference, workload, batches[-1], of_difference, time)
+        compute, communication, size, buckets = by_hook(times, of_hook, time)
+    left = [gradients_of(model.module) for model in (plain, difference, hooked)]
+    with plain.no_sync():
+        accumulate(plain, workload, batches, lambda loss: loss / 7)
+    own = gradients_of(plain.module)
+    return {
+        "same": [all(torch.equal(left[0][name], other[name]) for name in left[0]) for other in left[1:]],
+        "own": all(torch.equal(left[0][name], own[name]) for name in own),
+        "reduced": [len(times.ready), len(times.reduced), buckets, size],
+        "in_order": all(ready < reduced for ready, reduced in zip(times.ready, times.reduced, strict=True)),
+        "positive": compute > 0 and communication > 0,
+    }
+
+
+def test_timing_changes_no_gradient(measured):
+    """Bit for bit, on both ranks; and the ranks' own gradients are others, so something was averaged."""
+    config, root = str(measured.config), str(measured.at.root)
+    for rank in run_ranks(gradients_of_both_ways, 2, measured.folder, config, root):
+        assert rank == {
+            "same": [True, True],
+            "own": False,
+            "reduced": [1, 1, 1, 4 * PARAMETERS],
+            "in_order": True,
+            "positive": True,
+        }
