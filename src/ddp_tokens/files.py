@@ -57,8 +57,8 @@ def write_text(path: Path | str, text: str) -> None:
     write_bytes(path, text.encode())
 
 
-def to_json(value: Any) -> str:
-    return json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n"
+def to_json(value: Any, sort_keys: bool = True) -> str:
+    return json.dumps(value, indent=2, sort_keys=sort_keys, allow_nan=False) + "\n"
 
 
 def write_json(path: Path | str, value: Any) -> None:

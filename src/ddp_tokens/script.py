@@ -16,8 +16,8 @@ from ddp_tokens.watching import end_with, snakemake_of
 
 @contextmanager
 def logged(log: str) -> Iterator[None]:
-    """Leave in the rule's log what the step logged, from INFO on, and what stopped it: one sentence for a UserError, the
-    traceback for anything else.
+    """Leave in the rule's log what the step logged, from INFO on, and what stopped it: one sentence for a UserError,
+    the traceback for anything else.
 
     The process ends with Snakemake, also when that is killed: it must not write into what the next call builds.
     """

@@ -60,6 +60,7 @@ STEPS = {
     "measure": Step("src/ddp_tokens/measure.py", (*TRAIN_FIELDS, "scaling")),
     "scaling": _script("scaling", "seed", "world_size", "threads_per_rank", "steps", "launcher"),
     "exercise": _script("exercise", "exercise"),
+    "scaling": _script("scaling", "seed", "world_size"),
     "figure": _script("figure", "interrupt_at", "tolerances"),
     "summary": _script("summary", *ALL_FIELDS),
     "gate": _script("gate"),

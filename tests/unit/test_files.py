@@ -72,6 +72,7 @@ def test_the_name_appears_only_at_the_end(tmp_path):
 
 def test_json_does_not_depend_on_the_order_of_keys():
     assert to_json({"b": 1, "a": {"d": 2, "c": 3}}) == to_json({"a": {"c": 3, "d": 2}, "b": 1})
+    assert list(json.loads(to_json({"b": 1, "a": 2}, sort_keys=False))) == ["b", "a"]
     assert json_line({"b": 1, "a": 2}) == '{"a": 2, "b": 1}\n'
 
 

@@ -1,3 +1,4 @@
+from hashlib import sha256
 from random import Random
 
 import pytest
@@ -6,12 +7,16 @@ from hypothesis import strategies as st
 
 from ddp_tokens.config import GeneratedCorpus
 from ddp_tokens.corpora.generated import make
+from ddp_tokens.corpora.rows import supervised_in
 from ddp_tokens.errors import EvidenceError, PlanError
-from ddp_tokens.files import write_json
+from ddp_tokens.files import to_json, write_json
 from ddp_tokens.plan import (
+    BY_INDEX,
+    BY_LENGTH,
     counts_per_rank,
     dealt,
     make_plan,
+    make_shard,
     plan_document,
     pools,
     read_plan,
@@ -218,3 +223,76 @@ def test_a_plan_is_dealt_window_by_window():
     assert len({tuple(flat(window)) for window in new}) == len(plan)
     with pytest.raises(PlanError, match="window 1 holds 12 rows, too few for 13 ranks: start 12 or fewer"):
         dealt(plan, 13)
+
+
+def test_a_shard_holds_every_world_size_th_row():
+    """Indices 0 to 6 modulo 3; neither lengths nor ids decide."""
+    rows = [make_row(row_id, length) for row_id, length in zip("gfedcba", (9, 1, 5, 2, 7, 3, 4), strict=True)]
+    assert [make_shard(rank, 3, rows) for rank in range(3)] == [["g", "d", "a"], ["f", "c"], ["e", "b"]]
+    assert make_shard(0, 1, rows) == list("gfedcba")
+    assert make_shard(2, 3, rows[:2]) == []
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9)), max_size=40), st.integers(1, 6))
+def test_shards_do_not_overlap_and_cover_everything(shapes, world_size):
+    """`shapes`: tokens of each row, and how many of them are supervised at most."""
+    rows = [make_row(f"r{i}", length, units=min(length, units)) for i, (length, units) in enumerate(shapes)]
+    by_id = {row.id: row for row in rows}
+    shards = [[by_id[row_id] for row_id in make_shard(rank, world_size, rows)] for rank in range(world_size)]
+    for one in range(world_size):
+        for other in range(one):
+            assert not set(shards[one]) & set(shards[other])
+    assert set().union(*shards) == set(rows)
+    assert sum(map(len, shards)) == len(rows)
+    assert sum(map(supervised_in, shards)) == supervised_in(rows)
+    assert max(map(len, shards)) - min(map(len, shards)) <= 1
+    if len(rows) >= world_size:
+        assert [shard[0] for shard in shards] == rows[:world_size]  # so no two ranks begin with the same row
+
+
+def test_the_pools_of_sharding_by_index_are_the_shards():
+    assert pools(ROWS, 3, BY_INDEX) == [make_shard(rank, 3, ROWS) for rank in range(3)]
+    assert pools(ROWS, 3, BY_INDEX) != pools(ROWS, 3, BY_LENGTH) == pools(ROWS, 3)
+
+
+def test_sharded_by_index_a_rank_draws_by_a_seed_of_its_own():
+    """By hand, for seed 4: rank r draws 2 of its rows in each of 2 windows, and its generator is Random(4 + r).
+
+    sample(range(5), 2) of Random(4) gives 1, 2 and then 0, 3; of Random(5) it gives 4, 2 and then 2, 0. Position i of
+    rank r's shard is row 2 i + r, which is 2, 4 and 0, 6 on rank 0; 9, 5 and 5, 1 on rank 1.
+    """
+    rows = [make_row(f"{index}", 1) for index in range(10)]
+    plan = make_plan(rows, seed=4, steps=2, world_size=2, accumulation=2, batch=1, sharding=BY_INDEX)
+    first = [[["2"], ["4"]], [["9"], ["5"]]]
+    second = [[["0"], ["6"]], [["5"], ["1"]]]
+    assert plan == [first, second]
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_the_draws_of_a_rank_do_not_depend_on_other_ranks_draws(world_size):
+    plan = plan_of(seed=7, world_size=world_size, sharding=BY_INDEX)
+    for rank in range(world_size):
+        rng, shard = Random(7 + rank), make_shard(rank, world_size, ROWS)
+        for window in plan:
+            drawn = [row_id for microbatch in window[rank] for row_id in microbatch]
+            assert drawn == rng.sample(shard, 6)
+            assert [len(microbatch) for microbatch in window[rank]] == [3, 3]
+
+
+def test_sharded_by_index_the_order_of_the_rows_matters():
+    assert plan_of(list(reversed(ROWS)), sharding=BY_INDEX) != plan_of(sharding=BY_INDEX)
+
+
+def test_a_shard_that_is_too_small_is_refused():
+    with pytest.raises(PlanError, match=r"14 rows per rank and window, but the smallest pool holds 12 "):
+        plan_of(batch=7, sharding=BY_INDEX)
+
+
+def test_a_plan_by_length_keeps_its_bytes():
+    """SHA-256 of the plan of the built-in corpus before sharding could be chosen; every published result came of it."""
+    training = [row for row in make(GeneratedCorpus(), 17) if row.split == "train"]
+    plan = make_plan(training, seed=17, steps=100, world_size=2, accumulation=2, batch=8)
+    assert (
+        sha256(to_json(plan).encode()).hexdigest() == "af8a22dc29d1f3a6fabcaa592f9e3fc8166559ac9f2db9e792a73501312c1f8c"
+    )
+    assert make_plan(training, seed=17, steps=100, world_size=2, accumulation=2, batch=8, sharding=BY_LENGTH) == plan

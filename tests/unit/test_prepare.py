@@ -1,12 +1,21 @@
+import logging
+import subprocess
+import sys
+
 import pytest
 
+from ddp_tokens.corpora import rows, vocabulary
 from ddp_tokens.corpora.lock import read_corpus
+from ddp_tokens.corpora.rows import supervised_in
+from ddp_tokens.corpora.text import as_text
 from ddp_tokens.errors import CorpusError, PlanError
 from ddp_tokens.layout import Layout
-from ddp_tokens.plan import read_plan
-from ddp_tokens.prepare import prepare
+from ddp_tokens.plan import make_shard, read_plan
+from ddp_tokens.prepare import prepare, require_preparable
 from ddp_tokens.steps import dump, view
 from tests.helpers import record, tiny_experiment, write_lines
+
+GRAMMAR = {"kind": "verb_grammar", "train": 33, "validation": 4, "test": 8}
 
 
 def prepare_in(folder, experiment):
@@ -57,3 +66,82 @@ def test_a_window_without_a_supervised_token_is_refused_before_it_is_planned(tmp
     with pytest.raises(PlanError, match=r"window \d+ of the plan, from row 'r\d' on, holds no supervised token"):
         prepare(experiment, tmp_path / "out.jsonl", tmp_path / "lock.json", tmp_path / "plan.json")
     assert not (tmp_path / "plan.json").exists()
+
+
+def test_the_words_of_the_grammar_stand_beside_its_rows(tmp_path):
+    experiment = tiny_experiment(corpus=GRAMMAR)
+    at = prepare_in(tmp_path, experiment)
+    read, lock = read_corpus(at.rows, at.lock)
+    assert lock["vocabulary"] == vocabulary(experiment.corpus, 17)
+    assert [as_text([lock["vocabulary"][token] for token in row.tokens]) for row in read.values()] == [
+        row.text for row in rows(experiment.corpus, 17)
+    ]
+    assert len(read) == 45
+
+
+def test_by_index_the_log_says_what_each_rank_draws_from(tmp_path, caplog):
+    """33 training rows on two ranks: 17 with an even index, 16 with an odd one."""
+    experiment = tiny_experiment(corpus=GRAMMAR, sharding="by_index")
+    with caplog.at_level(logging.INFO):
+        prepare_in(tmp_path, experiment)
+    training = [row for row in rows(experiment.corpus, 17) if row.split == "train"]
+    units = [supervised_in(training[rank::2]) for rank in range(2)]
+    assert caplog.messages == [
+        f"rank 0: 17 rows, {units[0]} supervised units, first '{training[0].text}'",
+        f"rank 1: 16 rows, {units[1]} supervised units, first '{training[1].text}'",
+    ]
+    assert [training[rank].id for rank in range(2)] == [make_shard(rank, 2, training)[0] for rank in range(2)]
+    assert training[0].text.endswith((".", "?"))
+
+
+def test_the_log_names_rows_without_a_text_by_their_id(tmp_path, caplog):
+    """1200 rows of two units each on each of two ranks."""
+    lines = [record(f"row-{index}") for index in range(2400)]
+    path = write_lines(tmp_path / "mine.jsonl", *lines, record("t", split="test"))
+    with caplog.at_level(logging.INFO):
+        prepare_in(tmp_path, tiny_experiment(corpus={"path": str(path)}, sharding="by_index"))
+    assert caplog.messages == [
+        "rank 0: 1200 rows, 2,400 supervised units, first 'row-0'",
+        "rank 1: 1200 rows, 2,400 supervised units, first 'row-1'",
+    ]
+
+
+def test_by_length_nothing_is_logged(tmp_path, caplog):
+    with caplog.at_level(logging.INFO):
+        prepare_in(tmp_path, tiny_experiment())
+    assert caplog.messages == []
+
+
+def test_by_hand_the_lines_are_printed_first(tmp_path):
+    config = tmp_path / "spoken.yaml"
+    config.write_text("corpus: {kind: verb_grammar, train: 32, validation: 4, test: 8}\nsharding: by_index\nbatch: 2\n")
+    command = [sys.executable, "-m", "ddp_tokens.cli", "prepare", "--config", str(config), "--results", str(tmp_path)]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert [line.partition(",")[0] for line in lines[:2]] == ["rank 0: 16 rows", "rank 1: 16 rows"]
+    assert [line.split()[0] for line in lines[2:]] == ["wrote"] * 3
+
+
+@pytest.mark.parametrize(
+    ("train", "error", "sentence"),
+    [
+        (63_569, CorpusError, "= 63569 \\+ 4 \\+ 8 = 63581 sentences, but the grammar makes only 63569 different ones"),
+        (7, PlanError, r"the smallest pool holds 3 \(7 training rows over world_size 2\)"),
+    ],
+)
+def test_sentences_that_cannot_be_made_or_planned_are_refused_before_anything_is_written(
+    tmp_path, train, error, sentence
+):
+    experiment = tiny_experiment(corpus=GRAMMAR | {"train": train})
+    with pytest.raises(error, match=sentence):
+        require_preparable(experiment)
+    with pytest.raises(error, match=sentence):
+        prepare_in(tmp_path, experiment)
+    assert not (tmp_path / "plan.json").exists()
+    require_preparable(tiny_experiment(corpus=GRAMMAR | {"train": 8}))
+
+
+def test_a_row_without_tokens_is_refused_by_its_line_when_prepared_by_hand(tmp_path):
+    """The words are asked for before the rows are read."""
+    path = write_lines(tmp_path / "mine.jsonl", record("a", tokens=("x", "y")), {"id": "b", "split": "train"})
+    with pytest.raises(CorpusError, match=r"mine\.jsonl, line 2: field 'tokens' is missing \(id 'b'\)"):
+        prepare_in(tmp_path / "out", tiny_experiment(corpus={"path": str(path)}))

@@ -1,3 +1,5 @@
+import logging
+
 import pytest
 
 from ddp_tokens.errors import PlanError
@@ -30,3 +32,43 @@ def test_anything_else_leaves_its_traceback(tmp_path):
     assert text.startswith("Traceback")
     assert "ZeroDivisionError: why" in text
     assert "test_script.py" in text
+
+
+def test_what_the_step_says_stands_in_its_log(tmp_path):
+    logger, log = logging.getLogger("ddp_tokens.prepare"), tmp_path / "step.log"
+    with logged(str(log)):
+        logger.info("rank %d: %d rows", 0, 16)
+        logger.debug("not this")
+        logging.getLogger("other").info("nor what libraries say")
+        logger.warning("a warning")
+    assert log.read_text() == "rank 0: 16 rows\na warning\n"
+
+
+def test_what_a_step_said_stands_before_what_stopped_it(tmp_path):
+    logger = logging.getLogger("ddp_tokens.prepare")
+
+    def fail_after_a_line(log, error):
+        with logged(str(log)):
+            logger.info("rank 0: 16 rows")
+            raise error
+
+    for error, last in (
+        (PlanError("prepare again"), "prepare again"),
+        (ZeroDivisionError("why"), "ZeroDivisionError: why"),
+    ):
+        with pytest.raises(SystemExit):
+            fail_after_a_line(tmp_path / "step.log", error)
+        lines = (tmp_path / "step.log").read_text().splitlines()
+        assert (lines[0], lines[-1]) == ("rank 0: 16 rows", last)
+
+
+def test_each_step_has_its_own_lines_and_leaves_the_logger_as_it_was(tmp_path, caplog):
+    logger = logging.getLogger("ddp_tokens")
+    caplog.set_level(logging.ERROR, logger="ddp_tokens")
+    handlers = list(logger.handlers)
+    for text in ("one", "two"):
+        with logged(str(tmp_path / text)):
+            logger.info(text)
+    logger.error("after")
+    assert [(tmp_path / text).read_text() for text in ("one", "two")] == ["one\n", "two\n"]
+    assert (logger.level, logger.handlers) == (logging.ERROR, handlers)

@@ -123,6 +123,9 @@ def test_rows_that_prepare_would_refuse_are_refused_before_the_first_job(configs
         Experiments({"experiments": ["tiny"], "batch": 512}).require_ready()
     with pytest.raises(CorpusError, match=r"corpus\.path gone\.jsonl cannot be read"):
         Experiments({"experiments": ["tiny"], "corpus": {"path": "gone.jsonl"}}).require_ready()
+    too_many = {"kind": "verb_grammar", "train": 100_000}
+    with pytest.raises(CorpusError, match="= 100600 sentences, but the grammar makes only 63569 different ones"):
+        Experiments({"experiments": ["tiny"], "corpus": too_many}).require_ready()
 
 
 def test_the_controls_are_no_experiment(configs):

@@ -33,6 +33,10 @@ def refused(project: Path, *arguments: str) -> str:
         ("name=other", "field 'name' says other"),
         ("device=cuda", "device cuda needs 2 GPUs (one per rank) and torch sees 0"),
         ("corpus={path: missing.jsonl}", "corpus.path missing.jsonl cannot be read: No such file or directory"),
+        (
+            "corpus={kind: verb_grammar, train: 100000}",
+            "= 100600 sentences, but the grammar makes only 63569 different",
+        ),
     ],
 )
 def test_a_bad_setting_stops_before_the_first_job(built, setting, sentence):

@@ -25,13 +25,22 @@ def read_arrays(path: Path | str) -> dict[str, NDArray[Any]]:
 def first_bit_difference(left: Mapping[str, NDArray[Any]], right: Mapping[str, NDArray[Any]]) -> dict[str, Any] | None:
     """The first name, in order, that is missing on a side or whose bits, shape or type differ; None when all agree."""
     for name in sorted(set(left) | set(right)):
-        if name not in left or name not in right:
-            return {"parameter": name, "problem": "missing on one side"}
-        a, b = left[name], right[name]
-        if a.dtype != b.dtype or a.shape != b.shape:
-            return {"parameter": name, "problem": f"{a.dtype}{list(a.shape)} against {b.dtype}{list(b.shape)}"}
-        if a.tobytes() != b.tobytes():
-            return {"parameter": name, "max_abs_difference": max_abs_difference({name: a}, {name: b})}
+        problem = layout_problem(name, left, right)
+        if problem:
+            return {"parameter": name, "problem": problem}
+        if left[name].tobytes() != right[name].tobytes():
+            only = ({name: left[name]}, {name: right[name]})
+            return {"parameter": name, "max_abs_difference": max_abs_difference(*only)}
+    return None
+
+
+def layout_problem(name: str, left: Mapping[str, NDArray[Any]], right: Mapping[str, NDArray[Any]]) -> str | None:
+    """Why the values under a name cannot be compared, or None."""
+    if name not in left or name not in right:
+        return "missing on one side"
+    a, b = left[name], right[name]
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return f"{a.dtype}{list(a.shape)} against {b.dtype}{list(b.shape)}"
     return None
 
 

@@ -19,8 +19,24 @@ def read(corpus: OwnRows) -> Iterator[Row]:
     Raises CorpusError, naming file, line and id: broken JSON, a missing or unknown field, an unknown split, a duplicate
     id, no token, labels that are not one per token, a token or label of a wrong type or out of range.
     """
-    seen: set[str] = set()
+    return _read(corpus, {})
+
+
+def vocabulary(corpus: OwnRows) -> list[str] | None:
+    """The strings behind the tokens, by number; None where the tokens are integers.
+
+    Raises CorpusError as `read` does.
+    """
     numbers: dict[str, int] = {}
+    for _ in _read(corpus, numbers):
+        if not numbers:
+            return None
+    return list(numbers)
+
+
+def _read(corpus: OwnRows, numbers: dict[str, int]) -> Iterator[Row]:
+    """Each string that is a token gets its number in `numbers`."""
+    seen: set[str] = set()
     kinds: set[str] = set()
     for where, record in _records(corpus.path):
         try:
@@ -33,16 +49,6 @@ def read(corpus: OwnRows) -> Iterator[Row]:
         yield Row(row_id, record["split"], tokens, labels)
     if not seen:
         raise CorpusError(f"{corpus.path} holds no row")
-
-
-def vocabulary(corpus: OwnRows) -> list[str] | None:
-    """The strings behind the tokens of rows that `read` takes, by number; None where the tokens are integers."""
-    strings: dict[str, None] = {}
-    for _, record in _records(corpus.path):
-        if not all(isinstance(token, str) for token in record["tokens"]):
-            return None
-        strings.update(dict.fromkeys(record["tokens"]))
-    return list(strings)
 
 
 def _records(path: str) -> Iterator[tuple[str, dict[str, Any]]]:

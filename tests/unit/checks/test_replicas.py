@@ -2,9 +2,10 @@ import numpy
 import pytest
 from safetensors.numpy import save_file
 
-from ddp_tokens.checks.replicas import check_replicas
+from ddp_tokens.checks.replicas import ATOL, check_measured_replicas, check_replicas
+from ddp_tokens.checks.verdict import write_verdicts
 from ddp_tokens.errors import EvidenceError
-from ddp_tokens.files import digests, write_json
+from ddp_tokens.files import digests, read_json, write_json
 
 
 def weights(last=1.0):
@@ -106,3 +107,101 @@ def test_each_run_gets_its_verdict(tmp_path):
         run_of(tmp_path / name, weights(), weights())
     verdicts = check_replicas({name: tmp_path / name for name in ("interrupt", "resume")})
     assert [verdict.case for verdict in verdicts] == ["interrupt", "resume"]
+
+
+def states_of(folder, *of_ranks):
+    paths = [folder / f"state-rank-{rank}.safetensors" for rank in range(len(of_ranks))]
+    for path, tensors in zip(paths, of_ranks, strict=True):
+        save_file(tensors, path)
+    return paths
+
+
+def measured(folder, *of_ranks):
+    return check_measured_replicas(states_of(folder, *of_ranks))
+
+
+def test_measured_replicas_that_are_equal_pass_and_are_called_bit_equal(tmp_path):
+    paths = states_of(tmp_path, weights(), weights(), weights())
+    verdict = check_measured_replicas(paths)
+    assert (verdict.case, verdict.expected, verdict.outcome) == ("measured", "pass", "pass")
+    assert verdict.criterion == "every value of every rank's parameters and buffers is within 1e-05 of rank 0's"
+    figures = {"ranks": 3, "tensors": 2, "max_abs_difference": 0.0, "parameter": None, "bit_equal": True}
+    assert (verdict.observed, verdict.first_difference) == (figures, None)
+    assert verdict.evidence == digests(paths)
+    assert len(verdict.evidence) == 3
+
+
+def test_measured_replicas_within_the_tolerance_pass_and_are_not_called_bit_equal(tmp_path):
+    """2^-17 = 7.6e-6 is below 1e-5; float32 holds 1 + 2^-17 exactly."""
+    verdict = measured(tmp_path, weights(), weights(), weights(1 + 2**-17))
+    assert (verdict.outcome, verdict.first_difference) == ("pass", None)
+    assert verdict.observed["max_abs_difference"] == 2**-17 < ATOL
+    assert (verdict.observed["parameter"], verdict.observed["bit_equal"]) == ("weight", False)
+
+
+def test_measured_replicas_that_differ_only_in_the_sign_of_zero_are_not_bit_equal(tmp_path):
+    negative = weights() | {"bias": -numpy.zeros(2, numpy.float32)}
+    verdict = measured(tmp_path, weights(), negative)
+    assert (verdict.outcome, verdict.observed["max_abs_difference"]) == ("pass", 0.0)
+    assert verdict.observed["bit_equal"] is False
+
+
+def test_measured_replicas_fail_where_one_value_is_outside_and_the_largest_is_named(tmp_path):
+    """Rank 1 is off by 2^-16 = 1.5e-5 in `weight`, rank 2 by 0.25 in `bias`: first and largest are two places."""
+    far = weights() | {"bias": numpy.array([0, -0.25], numpy.float32)}
+    verdict = measured(tmp_path, weights(), weights(1 + 2**-16), far)
+    assert verdict.outcome == "fail"
+    assert verdict.first_difference == {"rank": 1, "parameter": "weight", "max_abs_difference": 2**-16}
+    assert (verdict.observed["max_abs_difference"], verdict.observed["parameter"]) == (0.25, "bias")
+    assert verdict.observed["bit_equal"] is False
+
+
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [
+        ({"bias": numpy.zeros(2, numpy.float32)}, {"parameter": "weight", "problem": "missing on one side"}),
+        (weights() | {"extra": numpy.zeros(1)}, {"parameter": "extra", "problem": "missing on one side"}),
+        (
+            weights() | {"bias": numpy.zeros(3, numpy.float32)},
+            {"parameter": "bias", "problem": "float32[2] against float32[3]"},
+        ),
+        (
+            weights() | {"bias": numpy.zeros(2, numpy.float64)},
+            {"parameter": "bias", "problem": "float32[2] against float64[2]"},
+        ),
+        (weights(numpy.nan), {"parameter": "weight", "problem": "values that are not finite: 1"}),
+        (weights(numpy.inf), {"parameter": "weight", "problem": "values that are not finite: 1"}),
+    ],
+    ids=["missing", "more", "shape", "type", "NaN", "infinite"],
+)
+def test_measured_replicas_that_cannot_be_compared_fail(tmp_path, changed, problem):
+    verdict = measured(tmp_path, weights(), changed)
+    assert (verdict.outcome, verdict.observed["bit_equal"]) == ("fail", False)
+    assert verdict.first_difference == {"rank": 1, **problem}
+    write_verdicts(tmp_path / "replicas.json", "measured_replicas", [verdict])  # JSON that takes no NaN
+    assert read_json(tmp_path / "replicas.json")["verdicts"][0]["observed"]["max_abs_difference"] == 0.0
+
+
+def test_measured_replicas_of_the_same_nan_fail_although_bit_equal(tmp_path):
+    verdict = measured(tmp_path, weights(numpy.nan), weights(numpy.nan))
+    assert (verdict.outcome, verdict.observed["bit_equal"]) == ("fail", True)
+
+
+def test_measured_replicas_without_a_tensor_are_no_pass(tmp_path):
+    assert measured(tmp_path, {}, {}).outcome == "fail"
+
+
+def test_a_single_measured_rank_has_nothing_to_equal(tmp_path):
+    verdict = measured(tmp_path, weights())
+    assert (verdict.expected, verdict.outcome) == ("inconclusive", "inconclusive")
+    assert verdict.criterion.endswith("rank 0's (one rank: there is nothing to compare)")
+    assert (verdict.observed["ranks"], verdict.observed["bit_equal"]) == (1, None)
+
+
+def test_measured_ranks_without_their_state_are_named(tmp_path):
+    paths = states_of(tmp_path, weights(), weights())
+    paths[1].unlink()
+    with pytest.raises(EvidenceError, match=r"state-rank-1\.safetensors does not exist"):
+        check_measured_replicas(paths)
+    with pytest.raises(EvidenceError, match="no rank's state after the last measured step was given: measure again"):
+        check_measured_replicas([])

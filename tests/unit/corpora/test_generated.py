@@ -3,7 +3,7 @@ from collections import Counter
 import pytest
 
 from ddp_tokens.config import GeneratedCorpus
-from ddp_tokens.corpora import rows
+from ddp_tokens.corpora import rows, vocabulary
 from ddp_tokens.corpora.generated import make
 
 
@@ -51,3 +51,7 @@ def test_vocabulary_and_classes_may_differ():
 def test_the_same_seed_gives_the_same_rows_and_another_seed_others(built_in):
     assert list(rows(GeneratedCorpus(), 17)) == built_in
     assert list(rows(GeneratedCorpus(), 18)) != built_in
+
+
+def test_its_tokens_are_numbers_without_words():
+    assert vocabulary(GeneratedCorpus(), 17) is None

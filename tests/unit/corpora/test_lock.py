@@ -4,7 +4,7 @@ import pydoc_data.topics
 import pytest
 
 from ddp_tokens.config import GeneratedCorpus, OwnRows
-from ddp_tokens.corpora import rows
+from ddp_tokens.corpora import rows, vocabulary
 from ddp_tokens.corpora.lock import Shape, read_corpus, require_same_source, shape_in, write_corpus
 from ddp_tokens.corpora.rows import UNSUPERVISED
 from ddp_tokens.errors import CorpusError
@@ -161,3 +161,11 @@ def test_real_text_goes_through_corpus_and_plan(tmp_path, paths):
 def test_a_shape_is_read_from_the_lock():
     shape = Shape(3, 2, 7)
     assert shape_in({"shape": dataclasses.asdict(shape)}) == shape
+
+
+def test_the_lock_holds_the_words_where_tokens_are_words(tmp_path, paths):
+    corpus = own(tmp_path, record("a", tokens=("x", "y")), record("b", "test", ("z",), (1,)))
+    write_corpus(rows(corpus, 0), corpus, *paths, vocabulary(corpus, 0))
+    assert read_corpus(*paths)[1]["vocabulary"] == ["x", "y", "z"]
+    prepare(TINY, paths)
+    assert "vocabulary" not in read_corpus(*paths)[1]

@@ -4,7 +4,7 @@ import re
 import pytest
 
 from ddp_tokens.config import OwnRows
-from ddp_tokens.corpora import rows
+from ddp_tokens.corpora import rows, vocabulary
 from ddp_tokens.corpora.own_rows import read
 from ddp_tokens.errors import CorpusError
 from tests.helpers import record, write_lines
@@ -142,3 +142,29 @@ def test_text_that_is_not_utf_8_is_refused(tmp_path):
     path.write_bytes(b'{"id": "caf\xe9"}\n')
     with pytest.raises(CorpusError, match=r"mine\.jsonl is not UTF-8 text"):
         list(read(OwnRows(path=str(path))))
+
+
+def test_the_vocabulary_holds_the_strings_in_the_order_of_their_numbers(tmp_path):
+    lines = [
+        record("a", tokens=("the", "cat", "the"), labels=(0, 0, 0)),
+        record("b", "test", tokens=("a", "the"), labels=(0, 0)),
+    ]
+    corpus = OwnRows(path=str(write_lines(tmp_path / "mine.jsonl", *lines)))
+    words = vocabulary(corpus, seed=0)
+    assert words == ["the", "cat", "a"]
+    assert [[words[token] for token in row.tokens] for row in rows(corpus, 0)] == [line["tokens"] for line in lines]
+
+
+def test_integers_have_no_vocabulary(tmp_path):
+    path = write_lines(tmp_path / "mine.jsonl", record("a"), record("b", "test"))
+    assert vocabulary(OwnRows(path=str(path)), seed=0) is None
+
+
+@pytest.mark.parametrize("name", ["no token", "tokens are no list", "missing field", "missing id"])
+def test_the_vocabulary_of_a_bad_row_is_refused_as_the_row_is(tmp_path, name):
+    """It may be asked for first, before the rows are read."""
+    row, problem = BAD_ROWS[name]
+    strings = record("a", tokens=("x",), labels=(0,))
+    path = write_lines(tmp_path / "mine.jsonl", strings, row)
+    with pytest.raises(CorpusError, match=rf"mine\.jsonl, line 2.*{re.escape(problem)}"):
+        vocabulary(OwnRows(path=str(path)), seed=0)

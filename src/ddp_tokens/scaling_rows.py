@@ -1,0 +1,102 @@
+"""What the rule `measure` leaves in scaling/, held to its form when it is read. No torch."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ddp_tokens.errors import EvidenceError
+from ddp_tokens.files import read_json, read_json_lines
+
+STRONG, WEAK = "strong", "weak"
+DIFFERENCE, HOOK = "difference", "hook"
+MEASURE_AGAIN = "measure again (`snakemake --cores 2 --forcerun measure`)"
+
+Whole = Annotated[int, Field(ge=1)]
+Index = Annotated[int, Field(ge=0)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class _Row(BaseModel):
+    """Fields that are not listed may stand there too."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+
+class Timing(_Row):
+    """One rank in one step (numbered from 1) of `world_size` ranks.
+
+    difference: compute_s is a backward without synchronization, communication_s the same backward with it, minus that;
+    noise can make it negative. hook: compute_s ends when the rank's last bucket was ready, communication_s is the time
+    in which at least one all-reduce of the window was under way, waiting for slower ranks included.
+    """
+
+    world_size: Whole
+    step: Whole
+    rank: Index
+    variant: Literal["difference", "hook"]
+    compute_s: Seconds
+    communication_s: Annotated[float, Field(allow_inf_nan=False)]
+    bytes: Index
+    buckets: Index
+
+
+class Run(_Row):
+    """One timed run. strong: the plan's windows, their rows dealt to `processes`; weak: each process has one rank's
+    share of a window. tokens: supervised units of all its updates.
+    """
+
+    scaling: Literal["strong", "weak"]
+    processes: Whole
+    repeat: Index
+    updates: Whole
+    tokens: Whole
+    seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class Machine(_Row):
+    """Where and how it was measured. steps: timed ones, the warm-up included."""
+
+    cpu: str
+    cores: Whole
+    threads_per_rank: Whole
+    torch: str
+    python: str
+    backend: str
+    launcher: str
+    model_params: Whole
+    steps: Whole
+    bucket_cap_mb: int | float | None
+    find_unused_parameters: bool
+    gradient_as_bucket_view: bool
+
+
+_Kind = TypeVar("_Kind", bound=_Row)
+
+
+def read_timings(path: Path | str) -> list[Timing]:
+    """Raises EvidenceError, naming file, line and field, for a row of another form; so does read_runs."""
+    return _read_rows(Timing, path)
+
+
+def read_runs(path: Path | str) -> list[Run]:
+    return _read_rows(Run, path)
+
+
+def read_machine(path: Path | str) -> Machine:
+    """Raises EvidenceError, naming file and field."""
+    return _held_to(Machine, read_json(path), str(path))
+
+
+def _read_rows(kind: type[_Kind], path: Path | str) -> list[_Kind]:
+    return [_held_to(kind, row, f"{path}, line {number}") for number, row in enumerate(read_json_lines(path), start=1)]
+
+
+def _held_to(kind: type[_Kind], value: Mapping[str, Any], where: str) -> _Kind:
+    try:
+        return kind.model_validate(value)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = "".join(f"{name}: " for name in first["loc"])
+        raise EvidenceError(f"{where}: {field}{first['msg'].lower()}; {MEASURE_AGAIN}") from None

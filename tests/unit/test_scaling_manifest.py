@@ -1,0 +1,183 @@
+import csv
+import json
+import runpy
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy
+import pytest
+from safetensors.numpy import save_file
+
+from ddp_tokens.checks.replicas import ATOL
+from ddp_tokens.checks.verdict import read_verdicts
+from ddp_tokens.errors import EvidenceError
+from ddp_tokens.files import sha256, to_json, write_text
+from ddp_tokens.lesson import lesson_notes
+from ddp_tokens.scaling_manifest import NOTHING_TO_REDUCE, manifest
+from ddp_tokens.steps import settings_document, view
+from tests.helpers import PROJECT, tiny_experiment, write_lines
+from tests.unit.test_lesson import replicas
+from tests.unit.test_scaling import MACHINE, as_rows, machine, measured, timed, timed_runs
+
+FIRST = [
+    *("seed", "lab", "launcher", "backend", "world_size", "model_params", "steps"),
+    *("allreduce_p50_ms", "allreduce_p95_ms", "tokens_per_sec_1proc", "tokens_per_sec_2proc", "byte_equivalent"),
+    *("lesson_notes", "machine"),
+]
+
+
+def manifest_of(world_size=2, verdict=None, **figures):
+    points, reduced, on = measured(**figures)
+    experiment = view(tiny_experiment(world_size=world_size), "scaling")
+    return manifest(experiment, on, points, reduced, verdict or replicas())
+
+
+def test_the_labs_fields_come_first_and_hold_what_was_measured():
+    """The hook saw 5 ms and 1 ms of waiting in every step, so p50 = p95 = 6; tokens as in test_scaling.py."""
+    found = manifest_of()
+    assert list(found)[: len(FIRST)] == FIRST
+    assert json.loads(to_json(found, sort_keys=False)) == found
+    points, reduced, on = measured()
+    assert {name: found[name] for name in FIRST} == {
+        "seed": 17,
+        "lab": "01-ddp-on-cpu",
+        "launcher": "fork",
+        "backend": "gloo",
+        "world_size": 2,
+        "model_params": 1000,
+        "steps": 4,
+        "allreduce_p50_ms": pytest.approx(6),
+        "allreduce_p95_ms": pytest.approx(6),
+        "tokens_per_sec_1proc": pytest.approx(10000),
+        "tokens_per_sec_2proc": pytest.approx(8000),
+        "byte_equivalent": True,
+        "lesson_notes": lesson_notes(points, reduced[2], on, replicas()),
+        "machine": {"cpu": "A CPU", "cores": 2, "torch": "2.13.0", "threads": 1},
+    }
+    assert list(found["machine"]) == ["cpu", "cores", "torch", "threads"]
+
+
+def test_the_all_reduce_is_that_of_the_experiments_ranks():
+    """With four ranks 8 ms and 1 ms of waiting."""
+    assert manifest_of(world_size=4)["allreduce_p50_ms"] == pytest.approx(9)
+
+
+def test_one_rank_has_nothing_to_reduce_and_says_so():
+    found = manifest_of(world_size=1, verdict=replicas("inconclusive", None))
+    assert (found["allreduce_p50_ms"], found["allreduce_p95_ms"], found["byte_equivalent"]) == (None, None, None)
+    assert found["allreduce"] == NOTHING_TO_REDUCE
+    assert found["lesson_notes"].endswith("One rank has no replica to be compared with.")
+    assert "nothing to reduce" not in manifest_of()["allreduce"]
+
+
+def test_ranks_that_were_not_timed_are_named():
+    with pytest.raises(EvidenceError) as caught:
+        manifest_of(world_size=3)
+    assert str(caught.value) == (
+        "timings.jsonl holds no step of the experiment's 3 ranks; "
+        "measure again (`snakemake --cores 2 --forcerun measure`)"
+    )
+
+
+def test_a_careful_reader_finds_both_variants_of_each_world_size():
+    found = manifest_of(difference={2: -1, 4: 8})
+    assert [of_size["world_size"] for of_size in found["timings"]] == [2, 4]
+    two = found["timings"][0]
+    for name, ms in (("difference", -1), ("hook_with_waiting", 6), ("hook_without_waiting", 5), ("backward_alone", 20)):
+        key = f"{name}_ms"
+        assert two[key] == {"mean": pytest.approx(ms), "p50": pytest.approx(ms), "p95": pytest.approx(ms)}
+        assert name in found["meanings"]
+    assert (two["bytes"], two["buckets"]) == (4000, 2)
+    assert (found["warm_up_steps"], found["python"]) == (2, "3.11.2")
+    assert list(found["runs"]) == ["1proc", "2proc", "4proc"]
+    assert found["runs"]["2proc"] == {
+        "repeats": 3,
+        "updates": 10,
+        "tokens_per_update": 400,
+        "tokens_per_sec_min": pytest.approx(400 / 0.051),
+        "tokens_per_sec_max": pytest.approx(400 / 0.049),
+    }
+
+
+def test_the_options_of_ddp_are_those_that_were_measured():
+    on = machine(bucket_cap_mb=None, gradient_as_bucket_view=True)
+    ddp = manifest_of(on=on)["ddp"]
+    assert (ddp["find_unused_parameters"], ddp["bucket_cap_mb"], ddp["gradient_as_bucket_view"]) == (False, None, True)
+    assert "the runs that prove the exact resume set find_unused_parameters to true, since" in ddp["in_the_proof"]
+
+
+def test_replicas_that_differ_are_in_the_manifest():
+    verdict = replicas(bit_equal=False, largest=2**-17)
+    verdict = replace(verdict, observed={**verdict.observed, "parameter": "head.bias"})
+    found = manifest_of(verdict=verdict)
+    assert found["byte_equivalent"] is False
+    assert found["replicas"] == {
+        "outcome": "pass",
+        "max_abs_difference": 2**-17,
+        "parameter": "head.bias",
+        "allowed": ATOL,
+    }
+
+
+# The adapter, on files as `measure` leaves them
+
+
+def run_adapter(folder, target, world_size=2, changed=0.0):
+    (folder / "ranks").mkdir(parents=True)
+    timings = [row for size, ms in {2: 5, 4: 8}.items() for row in timed(size, ms, ms)]
+    runs = [
+        *timed_runs("strong", {1: 40.0, 2: 50.0}, {1: 400, 2: 400}),
+        *timed_runs("weak", {1: 20.0, 2: 30.0}, {1: 200, 2: 400}),
+    ]
+    for rank in range(world_size):
+        weights = {"w": numpy.array([1.0 + rank * changed], numpy.float32)}
+        save_file(weights, folder / "ranks" / f"state-rank-{rank}.safetensors")
+    write_text(folder / "settings.json", settings_document(tiny_experiment(world_size=world_size), "scaling"))
+    inputs = {
+        "settings": folder / "settings.json",
+        "timings": write_lines(folder / "timings.jsonl", *as_rows(timings)),
+        "runs": write_lines(folder / "runs.jsonl", *as_rows(runs)),
+        "machine": write_lines(folder / "machine.json", MACHINE),
+        "ranks": folder / "ranks",
+    }
+    names = ("replicas.json", "scaling.csv", "scaling.png", "scaling.svg", "manifest.json")
+    keys = ("replicas", "csv", "figure", "figure_svg", "manifest")
+    outputs = dict(zip(keys, (str(target / name) for name in names), strict=True))
+    snakemake = SimpleNamespace(
+        input=SimpleNamespace(**{name: str(path) for name, path in inputs.items()}),
+        output=SimpleNamespace(**outputs),
+        log=[str(target / "scaling.log")],
+    )
+    runpy.run_path(str(PROJECT / "workflow_scripts" / "scaling.py"), {"snakemake": snakemake})
+    return {key: target / name for key, name in zip(keys, names, strict=True)}
+
+
+def test_the_adapter_writes_all_and_the_same_bytes_each_time(tmp_path):
+    once = run_adapter(tmp_path / "inputs", tmp_path / "once")
+    again = run_adapter(tmp_path / "same inputs", tmp_path / "again")
+    for name in ("csv", "figure", "figure_svg", "manifest"):  # the verdict names its evidence by path
+        assert sha256(once[name]) == sha256(again[name])
+    document = json.loads(once["manifest"].read_text())
+    assert list(document)[: len(FIRST)] == FIRST
+    assert (document["byte_equivalent"], document["replicas"]["outcome"]) == (True, "pass")
+    assert len(list(csv.DictReader(once["csv"].open()))) == 4
+    check, [verdict] = read_verdicts(once["replicas"])
+    assert (check, verdict.case, verdict.outcome) == ("measured_replicas", "measured", "pass")
+    assert len(verdict.evidence) == 2
+
+
+def test_replicas_that_differ_too_much_leave_a_verdict_and_a_manifest_that_says_so(tmp_path):
+    files = run_adapter(tmp_path / "inputs", tmp_path / "out", changed=0.5)
+    document = json.loads(files["manifest"].read_text())
+    assert (document["byte_equivalent"], document["replicas"]["outcome"]) == (False, "fail")
+    assert document["lesson_notes"].endswith("The replicas do not agree: w off by 0.5, more than 1e-05.")
+    [verdict] = read_verdicts(files["replicas"])[1]
+    assert (verdict.expected, verdict.outcome) == ("pass", "fail")
+
+
+def test_a_user_error_is_one_sentence_in_the_log(tmp_path):
+    with pytest.raises(SystemExit) as caught:
+        run_adapter(tmp_path / "inputs", tmp_path / "out", world_size=3)
+    assert caught.value.code == 2
+    [line] = (tmp_path / "out" / "scaling.log").read_text().splitlines()
+    assert line.startswith("timings.jsonl holds no step of the experiment's 3 ranks; measure again")
