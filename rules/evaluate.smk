@@ -6,6 +6,7 @@ rule evaluate:
         settings="results/{experiment}/settings/evaluate.json",
         rows=rules.prepare.output.rows,
         lock=rules.prepare.output.lock,
+        initial=rules.reference.output.initial,
         run=rules.continuous.output.run,
     output:
         evaluation="results/{experiment}/evaluation.json",
@@ -16,7 +17,7 @@ rule evaluate:
     conda:
         "../envs/environment.yaml"
     message:
-        "{wildcards.experiment}: loss and accuracy per token of the continuous run"
+        "{wildcards.experiment}: scores of the continuous run, and what its model writes"
     script:
         "../workflow_scripts/evaluate.py"
 

@@ -73,7 +73,7 @@ rule summary:
         evaluation=rules.evaluate.output.evaluation,
         templates=expand(
             "src/ddp_tokens/templates/{page}.html",
-            page=["page", "marks", "verdicts", "published", "config", "versions"],
+            page=["page", "marks", "verdicts", "scores", "config", "versions"],
         ),
     output:
         csv="results/{experiment}/summary.csv",
@@ -85,12 +85,12 @@ rule summary:
             subcategory="1 Verdicts",
             labels={"item": "Verdict table", "kind": "table"},
         ),
-        published=report(
-            "results/{experiment}/report/published.html",
-            caption="../report/published.rst",
+        scores=report(
+            "results/{experiment}/report/scores.html",
+            caption="../report/scores.rst",
             category="{experiment}",
-            subcategory="2 Beside a published run",
-            labels={"item": "Published run r1 and this one", "kind": "table"},
+            subcategory="2 Scores",
+            labels={"item": "Scores", "kind": "table"},
         ),
         config=report(
             "results/{experiment}/report/config.html",
@@ -115,7 +115,9 @@ rule summary:
     params:
         caption=lambda wildcards, input: experiments.get(
             wildcards.experiment
-        ).model_dump(mode="json", include={"steps", "tolerances"}),
+        ).model_dump(
+            mode="json", include={"steps", "tolerances", "workload", "corpus"}
+        ),
     message:
         "{wildcards.experiment}: all verdicts in one table"
     script:

@@ -9,5 +9,6 @@ from ddp_tokens.steps import read_settings
 with logged(snakemake.log[0]):
     experiment = read_settings(snakemake.input.settings)
     checkpoint = Path(snakemake.input.run) / checkpoint_name(experiment.steps)
-    scores = evaluate_checkpoint(experiment, Path(snakemake.input.rows), Path(snakemake.input.lock), checkpoint)
+    files = snakemake.input
+    scores = evaluate_checkpoint(experiment, Path(files.rows), Path(files.lock), checkpoint, Path(files.initial))
     write_json(snakemake.output.evaluation, scores)

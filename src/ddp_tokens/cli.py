@@ -123,14 +123,19 @@ def control_table(experiment: Experiment, at: Layout) -> int:
 
 
 def evaluate(experiment: Experiment, at: Layout) -> int:
-    """loss and accuracy per token of the continuous run's last checkpoint"""
+    """scores of the continuous run's last checkpoint, and what its model writes where it can"""
     from ddp_tokens.evaluation import evaluate_checkpoint
 
-    scores = evaluate_checkpoint(experiment, at.rows, at.lock, at.checkpoint("continuous", experiment.steps))
+    checkpoint = at.checkpoint("continuous", experiment.steps)
+    scores = evaluate_checkpoint(experiment, at.rows, at.lock, checkpoint, at.initial)
     write_json(at.evaluation, scores)
     splits = {split: score for split, score in scores.items() if isinstance(score, dict)}
     rows = [{"split": split} | score | {"batches": len(score["batches"])} for split, score in splits.items()]
     print(tabulate(rows, headers="keys"))
+    if "samples" in scores:
+        beside = list(zip(scores["samples_at_start"], scores["samples"], strict=True))
+        headers = ["before training, it writes", "after training"]
+        print("\n" + tabulate(beside, headers=headers, maxcolwidths=[50, 50], disable_numparse=True))
     return _wrote(at.evaluation)
 
 

@@ -1,5 +1,6 @@
 """Score a checkpoint: sums and counts over the rows of a split, each row once, whatever the world size."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,27 +13,39 @@ from ddp_tokens.corpora.lock import read_corpus, shape_in
 from ddp_tokens.corpora.rows import Row
 from ddp_tokens.determinism import make_deterministic
 from ddp_tokens.distributed import sum_over_ranks
+from ddp_tokens.errors import DivergedError
 from ddp_tokens.inputs import initial_model
-from ddp_tokens.workloads import Workload, load
+from ddp_tokens.samples import write_samples
+from ddp_tokens.workloads import Workload, load, writer
 from ddp_tokens.world import World
 
 COUNTS = ("rows", "units", "correct")
 
 
-def evaluate_checkpoint(experiment: Experiment, rows_path: Path, lock_path: Path, checkpoint: Path) -> dict[str, Any]:
-    """Scores of the validation and the test rows, in one process."""
+def evaluate_checkpoint(
+    experiment: Experiment, rows_path: Path, lock_path: Path, checkpoint: Path, initial: Path
+) -> dict[str, Any]:
+    """Scores of the validation and the test rows, in one process; where the workload can write sequences, also
+    `samples`, texts of the trained model, and `samples_at_start`, those of the weights in the file `initial`.
+    """
     make_deterministic(experiment.threads_per_rank)
     verify(checkpoint)
     rows, lock = read_corpus(rows_path, lock_path)
     workload = load(experiment.workload)
-    weights = checkpoint / MODEL
-    model = initial_model(experiment, workload, shape_in(lock), weights, experiment.device, torch.float32)
+
+    def model_of(weights: Path) -> torch.nn.Module:
+        return initial_model(experiment, workload, shape_in(lock), weights, experiment.device, torch.float32)
+
+    model = model_of(checkpoint / MODEL)
     scores: dict[str, Any] = {"checkpoint": str(checkpoint)}
     for split in ("validation", "test"):
         of_split = [row for row in rows.values() if row.split == split]
         if of_split:
             world = World(device=experiment.device)
             scores[split] = evaluate(model, workload, of_split, experiment.batch, world)
+    if (writes := writer(workload)) is not None:
+        for name, of in (("samples", model), ("samples_at_start", model_of(initial))):
+            scores[name] = write_samples(writes, of, rows.values(), lock, experiment.seed)
     return scores
 
 
@@ -50,14 +63,32 @@ def evaluate(
     batches = gathered(own, [len(range(0, len(share), batch)) for share in shares], world)
     totals = {name: sum(scores[name] for scores in batches) for name in COUNTS}
     loss_sum = sum(scores["loss_sum"] for scores in batches)
+    loss = loss_sum / totals["units"]
     return {
         **totals,
         "loss_sum": loss_sum,
-        "loss_per_token": loss_sum / totals["units"],
+        "loss_per_token": loss,
+        "perplexity": perplexity(loss),
         "accuracy_per_token": totals["correct"] / totals["units"],
         "ranks": world.size,
         "batches": batches,
     }
+
+
+def perplexity(loss_per_token: float) -> float:
+    """Among so many equally likely tokens a guess would cost as much.
+
+    Raises DivergedError where the loss is no number, or too large for its exponential to be one.
+    """
+    try:
+        found = math.exp(loss_per_token)
+    except OverflowError:
+        found = math.inf
+    if not math.isfinite(found):
+        raise DivergedError(
+            f"the loss per token is {loss_per_token:.6g}, which has no perplexity: train with a smaller lr"
+        )
+    return found
 
 
 @torch.no_grad()

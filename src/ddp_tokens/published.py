@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ddp_tokens.checks.verdict import FAIL, INCONCLUSIVE, PASS, Verdict
-from ddp_tokens.config import Experiment
+from ddp_tokens.config import Experiment, GeneratedCorpus
 from ddp_tokens.normalization import MEAN_OF_MEANS, TOKEN_MEAN
 
 R1: Mapping[str, Any] = {
+    "workload": "token_labels",
     "gradient_values": 282_628,
     "atol": 1e-6,
     "rtol": 1e-4,
@@ -43,7 +44,12 @@ class Comparison:
 def compare_with_published(
     experiment: Experiment, checks: Mapping[str, Sequence[Verdict]], evaluation: Mapping[str, Any]
 ) -> list[Comparison]:
-    """Gradients are those of the training dtype; of both windows, the one with the larger error is shown and named."""
+    """Gradients are those of the training dtype; of both windows, the one with the larger error is shown and named.
+
+    Empty where the kind of work or of corpus is another than r1's: there is nothing to compare then.
+    """
+    if experiment.workload != R1["workload"] or not isinstance(experiment.corpus, GeneratedCorpus):
+        return []
     return [*_gradients(experiment, checks), *_run(experiment, checks), *_scores(evaluation)]
 
 
@@ -104,10 +110,12 @@ def _scores(evaluation: Mapping[str, Any]) -> list[Comparison]:
     names = ("loss_per_token", "accuracy_per_token", "rows", "units")
     loss, accuracy, rows, units = (test[name] if test else None for name in names)
     return [
-        Comparison("Test loss per token", _loss(R1["test_loss_per_token"]), _loss(loss), LEVEL_ONLY),
-        Comparison("Test accuracy per token", _percent(R1["test_accuracy_per_token"]), _percent(accuracy), LEVEL_ONLY),
-        Comparison("Test sequences", _count(R1["test_sequences"]), _count(rows), LEVEL_ONLY),
-        Comparison("Test tokens", _count(R1["test_tokens"]), _count(units), LEVEL_ONLY),
+        Comparison("Test loss per token", loss_text(R1["test_loss_per_token"]), loss_text(loss), LEVEL_ONLY),
+        Comparison(
+            "Test accuracy per token", percent_text(R1["test_accuracy_per_token"]), percent_text(accuracy), LEVEL_ONLY
+        ),
+        Comparison("Test sequences", count_text(R1["test_sequences"]), count_text(rows), LEVEL_ONLY),
+        Comparison("Test tokens", count_text(R1["test_tokens"]), count_text(units), LEVEL_ONLY),
     ]
 
 
@@ -149,13 +157,13 @@ def _tolerance(atol: float, rtol: float) -> str:
     return f"atol {atol:g} and rtol {rtol:g}"
 
 
-def _loss(value: float | None) -> str:
+def loss_text(value: float | None) -> str:
     return ABSENT if value is None else f"{value:.5f}"
 
 
-def _percent(value: float | None) -> str:
+def percent_text(value: float | None) -> str:
     return ABSENT if value is None else f"{value:.2%}".replace("%", " %")
 
 
-def _count(value: int | None) -> str:
+def count_text(value: int | None) -> str:
     return ABSENT if value is None else f"{value:,}"

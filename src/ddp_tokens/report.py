@@ -1,4 +1,4 @@
-"""Four pages for a reader who was not there: verdicts, published against measured, settings, versions.
+"""Four pages for a reader who was not there: verdicts, scores, settings, versions.
 
 Each is one HTML file that needs nothing else, with the same bytes for the same inputs.
 """
@@ -18,8 +18,10 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import YamlLexer
 
+from ddp_tokens.checks.evaluation import SPLITS
 from ddp_tokens.checks.meanings import meaning_of
 from ddp_tokens.config import Experiment
+from ddp_tokens.published import count_text, loss_text, percent_text
 from ddp_tokens.steps import dump
 from ddp_tokens.summary import KEY_NUMBERS, headline, unexpected
 
@@ -46,8 +48,9 @@ QUESTIONS = {
     "replicas": "Do all ranks hold the same parameters after training?",
     "checkpoints": "Is each checkpoint whole, unaltered, and free of executable content?",
     "evaluation": "Are as many rows and tokens scored as the split holds, whatever the number of ranks, and is the "
-    "loss per token the mean over all tokens, not a mean of batch means? Judged from what each batch counted. Where "
-    "there is one batch, or all hold the same number of tokens, both means are the same: the outcome is inconclusive.",
+    "loss per token the mean over all tokens, not a mean of batch means, and perplexity its exponential? Judged from "
+    "what each batch counted. Where there is one batch, or all hold the same number of tokens, both means are the "
+    "same: the outcome is inconclusive.",
 }
 
 
@@ -73,8 +76,27 @@ def verdicts_page(summary: Mapping[str, Any]) -> str:
     )
 
 
-def published_page(summary: Mapping[str, Any]) -> str:
-    return render("published", summary["experiment"], rows=summary["published"])
+def scores_page(summary: Mapping[str, Any]) -> str:
+    """Scores, then what the model writes and the published run where there is any of it."""
+    evaluation = summary["evaluation"]
+    return render(
+        "scores",
+        summary["experiment"],
+        splits={split: score_texts(evaluation[split]) for split in SPLITS if split in evaluation},
+        written=list(zip(evaluation.get("samples_at_start", []), evaluation.get("samples", []), strict=True)),
+        published=summary["published"],
+    )
+
+
+def score_texts(score: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """(name, text) of the scores of a split."""
+    return [
+        ("Rows", count_text(score["rows"])),
+        ("Tokens", count_text(score["units"])),
+        ("Loss per token", loss_text(score["loss_per_token"])),
+        ("Perplexity", number_text(score["perplexity"])),
+        ("Accuracy per token", percent_text(score["accuracy_per_token"])),
+    ]
 
 
 def config_page(experiment: Experiment) -> str:

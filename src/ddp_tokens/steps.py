@@ -55,7 +55,7 @@ STEPS = {
     "check_resume": _script("check_resume", "steps", "interrupt_at"),
     "check_replicas": _script("check_replicas"),
     "check_checkpoints": _script("check_checkpoints"),
-    "evaluate": _script("evaluate", *MODEL_FIELDS, "batch", "steps"),
+    "evaluate": _script("evaluate", *MODEL_FIELDS, "seed", "batch", "steps"),
     "check_evaluation": _script("check_evaluation"),
     "measure": Step("src/ddp_tokens/measure.py", (*TRAIN_FIELDS, "scaling")),
     "exercise": _script("exercise", "exercise"),

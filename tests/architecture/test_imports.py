@@ -70,6 +70,7 @@ ROOMS = [
     "window_trace",
     "reference",
     "gradients",
+    "samples",
     "evaluation",
     "checkpoint_fit",
     "checkpoint",

@@ -1,14 +1,23 @@
 """MiniGPT on two real ranks: the gradient of the tied weight is the reference's, and a resume is exact with AdamW."""
 
 import json
+import math
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ddp_tokens.files import read_json, sha256
+from ddp_tokens.checks.evaluation import check_evaluation
+from ddp_tokens.config_reading import load_experiment
+from ddp_tokens.evaluation import evaluate_checkpoint
+from ddp_tokens.files import read_json, sha256, write_json
+from ddp_tokens.layout import Layout
 from ddp_tokens.normalization import TOKEN_MEAN
+from ddp_tokens.steps import view
 from ddp_tokens.tensors import load_tensors
+from ddp_tokens.world import World
+from tests.distributed.ranks import RankError, run_ranks
 from tests.distributed.test_gradients_command import parity, with_gradients
 from tests.distributed.tiny import ACCUMULATION, INTERRUPT_AT, SETTINGS, STEPS, Tiny, prepared
 from tests.helpers import next_token_row, write_lines
@@ -107,3 +116,61 @@ def test_every_window_has_a_next_token_per_label(tiny):
         ids = [row_id for of_rank in window for microbatch in of_rank for row_id in microbatch]
         assert len(ids) == 2 * ACCUMULATION * SETTINGS["batch"]
         assert record["units"] == sum(len(rows[row_id]["tokens"]) - 1 for row_id in ids)
+
+
+def evaluate_here(world: World, config: str, root: str) -> dict[str, Any]:
+    experiment, at = load_experiment(config), Layout(Path(root))
+    scored = view(experiment, "evaluate")
+    return evaluate_checkpoint(scored, at.rows, at.lock, at.checkpoint("continuous", experiment.steps), at.initial)
+
+
+def evaluated(tiny: Tiny) -> dict[str, Any]:
+    [scores] = run_ranks(evaluate_here, 1, tiny.folder, str(tiny.config), str(tiny.at.root), joined=False)
+    return scores
+
+
+def test_scores_come_with_perplexity_and_with_what_the_model_writes(tiny, tmp_path):
+    """21 test rows and 5 of validation. A sequence of numbers ends at the longest row's length, 12."""
+    scores = evaluated(tiny)
+    write_json(tmp_path / "evaluation.json", scores)
+    assert [verdict.case for verdict in check_evaluation(tmp_path / "evaluation.json", tiny.at.lock)] == [
+        "validation.rows",
+        "validation.mean",
+        "test.rows",
+        "test.mean",
+    ]
+    for verdict in check_evaluation(tmp_path / "evaluation.json", tiny.at.lock):
+        assert verdict.outcome == "pass"
+    for split, rows in (("validation", 5), ("test", 21)):
+        assert scores[split]["rows"] == rows
+        assert scores[split]["perplexity"] == math.exp(scores[split]["loss_per_token"])
+    records = [json.loads(line) for line in tiny.at.rows.read_text().splitlines()]
+    first = [record["tokens"][0] for record in records if record["split"] == "test"][:8]
+    for name in ("samples", "samples_at_start"):
+        sequences = [[int(number) for number in text.split()] for text in scores[name]]
+        assert [sequence[0] for sequence in sequences] == first
+        assert {len(sequence) for sequence in sequences} == {12}
+        assert {number for sequence in sequences for number in sequence} == set(range(VOCABULARY))
+    assert scores["samples"] != scores["samples_at_start"], "another model writes otherwise"
+
+
+def test_the_same_scores_and_texts_come_again(tiny):
+    assert evaluated(tiny) == evaluated(tiny)
+
+
+def test_a_kind_of_work_that_does_not_write_needs_no_initial_weights(copy_of):
+    tiny = copy_of(1)
+    tiny.at.initial.unlink()
+    scores = evaluated(tiny)
+    assert set(scores) == {"checkpoint", "validation", "test"}
+
+
+def test_missing_initial_weights_are_named_where_they_are_needed(tiny, tmp_path):
+    absent = tmp_path / "initial.safetensors"
+    with pytest.raises(RankError, match=f"EvidenceError: {absent} does not exist: run reference first"):
+        run_ranks(evaluate_from, 1, tmp_path, str(tiny.config), str(tiny.at.root), str(absent), joined=False)
+
+
+def evaluate_from(world: World, config: str, root: str, initial: str) -> None:
+    experiment, at = load_experiment(config), Layout(Path(root))
+    evaluate_checkpoint(experiment, at.rows, at.lock, at.checkpoint("continuous", STEPS), Path(initial))

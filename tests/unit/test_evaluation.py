@@ -1,10 +1,12 @@
+import math
 from collections import Counter
 from dataclasses import dataclass, field
 
 import pytest
 import torch
 
-from ddp_tokens.evaluation import evaluate
+from ddp_tokens.errors import DivergedError
+from ddp_tokens.evaluation import evaluate, perplexity
 from ddp_tokens.workloads import token_labels
 from ddp_tokens.world import World
 from tests.helpers import make_row
@@ -40,6 +42,21 @@ def test_evaluation_mean_of_batches():
     assert (2.0 / 1 + 90.0 / 9) / 2 == 6.0
     assert scores["loss_per_token"] == 9.2
     assert (scores["rows"], scores["units"], scores["loss_sum"]) == (2, 10, 92.0)
+    assert scores["perplexity"] == math.exp(9.2) != (math.exp(2) + math.exp(10)) / 2
+
+
+def test_a_perplexity_is_a_number_of_equally_likely_tokens():
+    """A guess among 7 costs ln 7. Logarithm and exponential are rounded once each."""
+    assert perplexity(math.log(7)) == pytest.approx(7, rel=1e-15 * 2)
+    assert perplexity(0.0) == 1.0
+
+
+@pytest.mark.parametrize(("loss", "text"), [(710.0, "710"), (math.inf, "inf"), (math.nan, "nan")])
+def test_a_loss_without_perplexity_is_refused_in_one_sentence(loss, text):
+    message = f"the loss per token is {text}, which has no perplexity: train with a smaller lr"
+    with pytest.raises(DivergedError) as refusal:
+        perplexity(loss)
+    assert str(refusal.value) == message
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])

@@ -163,7 +163,7 @@ def test_settings_give_the_step_its_view(settings):
     assert experiment.batch == 2
     assert str(at_layout.root) == "out/tiny"
     with pytest.raises(AttributeError):
-        _ = experiment.seed
+        _ = experiment.optimizer
 
 
 def test_settings_take_no_flag_beside_them(settings, capsys):

@@ -65,6 +65,14 @@ def test_measured_values_come_from_verdicts_and_evaluation():
     }
 
 
+@pytest.mark.parametrize(
+    "changes", [{"workload": "causal_lm"}, {"corpus": {"path": "rows.jsonl"}}, {"corpus": {"kind": "verb_grammar"}}]
+)
+def test_another_kind_of_work_or_corpus_is_compared_with_nothing(changes):
+    assert compared(tiny_experiment(**changes)) == {}
+    assert len(compared()) == 10
+
+
 def test_other_tolerances_are_not_called_the_same_criterion():
     tolerances = {"published": {"atol": 1e-3, "rtol": 1e-4}}
     assert compared()["Token mean"].comparable == "same criterion"

@@ -22,9 +22,13 @@ def control():
     return verdict("mean_of_means.native.first", "fail", "fail", difference, values=282628, max_abs_error=2.98e-8)
 
 
-def summary_of(checks, **settings):
+SCORE = {"rows": 8, "units": 1860, "loss_per_token": 1.2358608, "perplexity": 3.441339, "accuracy_per_token": 0.5405}
+WRITTEN = {"samples_at_start": ["The <b> not", "Ran."], "samples": ["She ran.", "Did they go?"]}
+
+
+def summary_of(checks, evaluation=None, **settings):
     row = Comparison("Test tokens", "18,231", "20 <b>", "level only")
-    return summarize(tiny_experiment(**settings), checks, {}, [asdict(row)])
+    return summarize(tiny_experiment(**settings), checks, evaluation or {}, [asdict(row)])
 
 
 def text_of(page):
@@ -37,7 +41,7 @@ def pages():
     summary, experiment = summary_of({"gradient_parity": [verdict(), control()]}), tiny_experiment()
     return {
         "verdicts": report.verdicts_page(summary),
-        "published": report.published_page(summary),
+        "scores": report.scores_page(summary_of({}, {"test": SCORE} | WRITTEN)),
         "config": report.config_page(experiment),
         "versions": report.versions_page(experiment),
     }
@@ -111,7 +115,41 @@ def test_whatever_a_verdict_says_is_escaped():
     page = report.verdicts_page(summary_of({"zero_window": [verdict(messages={"0": "a <script> & more"})]}))
     assert "<script>" not in page
     assert "a &lt;script&gt; &amp; more" in page
-    assert "20 &lt;b&gt;" in report.published_page(summary_of({}))
+    assert "20 &lt;b&gt;" in report.scores_page(summary_of({}))
+    assert "The &lt;b&gt; not" in pages()["scores"]
+
+
+def test_scores_of_each_split_stand_in_a_table():
+    text = text_of(report.scores_page(summary_of({}, {"test": SCORE, "validation": SCORE | {"rows": 1234}})))
+    assert "Split Rows Tokens Loss per token Perplexity Accuracy per token validation 1,234 1,860 1.23586" in text
+    assert "test 8 1,860 1.23586 3.44 54.05 %" in text
+    assert "Sentences it writes" not in text
+
+
+def test_what_is_written_before_and_after_training_stands_side_by_side():
+    page = report.scores_page(summary_of({}, {"test": SCORE} | WRITTEN) | {"published": []})
+    text = text_of(page)
+    assert text.index("test 8") < text.index("Sentences it writes")
+    assert "Before training After training The &lt;b&gt; not She ran. Ran. Did they go?" in text
+    assert "first 2 test rows" in text
+    assert "r1" not in text
+
+
+def test_the_published_run_comes_last_and_only_where_there_is_a_comparison():
+    summary = summary_of({}, {"test": SCORE} | WRITTEN)
+    text = text_of(report.scores_page(summary))
+    assert text.index("Sentences it writes") < text.index("Published run r1 beside tiny")
+    assert "Test tokens 18,231 20 &lt;b&gt; level only" in text
+    assert "r1" not in text_of(report.scores_page(summary | {"published": []}))
+
+
+def test_a_page_without_scores_says_so():
+    assert "Nothing was scored." in text_of(report.scores_page(summary_of({})))
+
+
+def test_samples_of_different_numbers_are_an_error():
+    with pytest.raises(ValueError, match="zip"):
+        report.scores_page(summary_of({}, WRITTEN | {"samples": ["one"]}))
 
 
 def test_config_page_holds_every_field():
@@ -133,7 +171,7 @@ def test_versions_page_names_torch_and_what_auto_became():
     assert "threads per rank 1" in text
 
 
-@pytest.mark.parametrize("page", ["verdicts", "published", "config", "versions"])
+@pytest.mark.parametrize("page", ["verdicts", "scores", "config", "versions"])
 def test_page_needs_nothing_else(page):
     text = pages()[page]
     assert text == pages()[page]

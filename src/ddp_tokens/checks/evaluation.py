@@ -15,8 +15,10 @@ PADDED_DUPLICATES = "padded_duplicates"
 MEAN_OF_BATCH_MEANS = "mean_of_batch_means"
 MEAN_OF_RANK_MEANS = "mean_of_rank_means"
 SPLITS = ("validation", "test")
-NOT_SCORED: Mapping[str, Any] = {"rows": 0, "units": 0, "correct": 0, "ranks": 1, "batches": []}
+NOT_SCORED: Mapping[str, Any] = {"rows": 0, "units": 0, "correct": 0, "perplexity": 1.0, "ranks": 1, "batches": []}
 MARGIN = 3
+# A library's exp is off by 2^-52 of the value at most. The score's and this check's may be those of two libraries.
+EXP_ROUNDING = 2.0**-51
 
 Batches = Sequence[Mapping[str, Any]]
 
@@ -24,15 +26,15 @@ Batches = Sequence[Mapping[str, Any]]
 def check_evaluation(evaluation: Path, lock: Path) -> list[Verdict]:
     """Two verdicts for each split that the corpus holds or that was scored; one where there is no unit to average.
 
-    Raises EvidenceError when the scores do not say what each batch counted.
+    Raises EvidenceError when the scores do not say what each batch counted, or lack the perplexity.
     """
     scores, counts = read_json(evaluation), read_json(lock)["counts"]
     evidence = digests([evaluation, lock])
     verdicts = []
     for split in SPLITS:
         score = scores.get(split, NOT_SCORED)
-        if not set(NOT_SCORED) <= set(score):
-            raise EvidenceError(f"{evaluation} does not say what each batch of '{split}' counted: run evaluate again")
+        if missing := [name for name in NOT_SCORED if name not in score]:
+            raise EvidenceError(f"{evaluation} lacks {', '.join(missing)} of split '{split}': run evaluate again")
         if split in scores or counts[split]["rows"]:
             verdicts.append(judge_rows(split, score, counts[split], evidence))
         if any(batch["units"] for batch in score["batches"]):
@@ -80,7 +82,8 @@ def judge_mean(split: str, score: Mapping[str, Any], evidence: Mapping[str, str]
     error = abs(found - right)
     correct = sum(batch["correct"] for batch in batches)
     right_accuracy = (score["correct"], score["accuracy_per_token"]) == (correct, correct / units)
-    agrees, one_formula = error <= tolerance and right_accuracy, len({batch["units"] for batch in batches}) == 1
+    agrees = error <= tolerance and right_accuracy and is_exp(score["perplexity"], found)
+    one_formula = len({batch["units"] for batch in batches}) == 1
     undecidable = agrees and power < MARGIN
     known = [name for name, mean, allowed in wrong if abs(found - mean) <= allowed]
     return Verdict(
@@ -88,7 +91,7 @@ def judge_mean(split: str, score: Mapping[str, Any], evidence: Mapping[str, str]
         expected=INCONCLUSIVE if one_formula else PASS,
         outcome=INCONCLUSIVE if undecidable else outcome(agrees),
         criterion=(
-            "accuracy is what all batches got right over all units, and "
+            "accuracy is what all batches got right over all units, perplexity is exp(loss_per_token), and "
             "|loss_per_token - sum of loss sums / sum of units| <= (batches + 1) x 2^-52 x sum of |loss sums| / units "
             f"= {tolerance:.3g}, the rounding of float64 sums in any order, and the nearest wrong mean is at least "
             f"{MARGIN} tolerances away" + (" (all batches have the same number of units)" if one_formula else "")
@@ -98,6 +101,7 @@ def judge_mean(split: str, score: Mapping[str, Any], evidence: Mapping[str, str]
             "tolerance": plain(tolerance),
             "power": plain(power),
             "loss_per_token": plain(found),
+            "perplexity": plain(score["perplexity"]),
             "mean_over_all_units": plain(right),
             "nearest_wrong_mean": plain(wrong[distances.index(min(distances))][1]),
             "batches": len(score["batches"]),
@@ -110,8 +114,17 @@ def judge_mean(split: str, score: Mapping[str, Any], evidence: Mapping[str, str]
 
 
 def _scores_and_means(score: Mapping[str, Any], loss: float, accuracy: float) -> dict[str, Any]:
-    stated = {name: plain(score[name]) for name in ("loss_per_token", "accuracy_per_token")}
+    stated = {name: plain(score[name]) for name in ("loss_per_token", "perplexity", "accuracy_per_token")}
     return stated | {"mean_over_all_units": plain(loss), "right_over_all_units": plain(accuracy)}
+
+
+def is_exp(value: float, of: float) -> bool:
+    """A mean of batches' perplexities is none: it lies above the exponential of their mean, wherever they differ."""
+    try:
+        right = math.exp(of)
+    except OverflowError:
+        return False
+    return abs(value - right) <= EXP_ROUNDING * right
 
 
 def wrong_means(batches: Batches) -> list[tuple[str, float, float]]:

@@ -12,7 +12,7 @@ from torch.utils.data import DistributedSampler
 from ddp_tokens.controls import evaluation_cases
 from ddp_tokens.corpora.rows import Row
 from ddp_tokens.distributed import sum_over_ranks
-from ddp_tokens.evaluation import evaluate, gathered, score_batches
+from ddp_tokens.evaluation import evaluate, gathered, perplexity, score_batches
 from ddp_tokens.workloads import Workload
 from ddp_tokens.world import World
 
@@ -28,7 +28,11 @@ def mean_of_batch_means(
     accuracies = [scores["correct"] / scores["units"] for scores in own if scores["units"]]
     loss, accuracy, batches = sum_over_ranks([sum(losses), sum(accuracies), len(losses)], world.device)
     right = evaluate(model, workload, rows, batch, world)
-    return right | {"loss_per_token": loss / batches, "accuracy_per_token": accuracy / batches}
+    return right | {
+        "loss_per_token": loss / batches,
+        "perplexity": perplexity(loss / batches),
+        "accuracy_per_token": accuracy / batches,
+    }
 
 
 def padded_sampler(
@@ -46,6 +50,7 @@ def padded_sampler(
         "correct": int(correct),
         "loss_sum": loss_sum,
         "loss_per_token": loss_sum / units,
+        "perplexity": perplexity(loss_sum / units),
         "accuracy_per_token": correct / units,
         "ranks": world.size,
         "batches": gathered(own, [len(own)] * world.size, world),

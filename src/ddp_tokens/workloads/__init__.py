@@ -2,7 +2,7 @@
 
 import importlib
 import inspect
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from types import ModuleType
 from typing import Any, Protocol, cast
 
@@ -31,6 +31,17 @@ class Workload(Protocol):
         """Sums and counts by name, never means."""
 
 
+class Writer(Protocol):
+    """What a file in this folder may define besides, where its models can write sequences."""
+
+    def sample(
+        self, model: torch.nn.Module, first_token: int, generator: torch.Generator, longest: int, stop: Set[int]
+    ) -> list[int]:
+        """One sequence of 1 to `longest` tokens from `first_token` on, ended early by a token of `stop`. Dropout is
+        off; `generator` is on the CPU.
+        """
+
+
 FUNCTIONS = ("build_model", "collate", "forward", "loss_sum", "metrics")
 
 
@@ -38,8 +49,15 @@ def load(name: str) -> Workload:
     """Raises WorkloadError when the file lacks a function of Workload, or one cannot be called as it is called here."""
     module = importlib.import_module(f"{__name__}.{name}")
     for function in FUNCTIONS:
-        _require_callable(module, function)
+        _require_callable(module, function, Workload)
+    if hasattr(module, "sample"):
+        _require_callable(module, "sample", Writer)
     return cast(Workload, module)
+
+
+def writer(workload: Workload) -> Writer | None:
+    """The workload as one that can write sequences, where it can."""
+    return cast(Writer, workload) if hasattr(workload, "sample") else None
 
 
 def require_same_units(workload: Workload, window: str, units_of_ranks: Sequence[tuple[float, float]]) -> None:
@@ -56,8 +74,8 @@ def require_same_units(workload: Workload, window: str, units_of_ranks: Sequence
             )
 
 
-def _require_callable(module: ModuleType, name: str) -> None:
-    needed = list(inspect.signature(getattr(Workload, name)).parameters)[1:]
+def _require_callable(module: ModuleType, name: str, protocol: type) -> None:
+    needed = list(inspect.signature(getattr(protocol, name)).parameters)[1:]
     call = f"{name}({', '.join(needed)})"
     function = getattr(module, name, None)
     if not callable(function):

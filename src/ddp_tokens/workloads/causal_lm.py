@@ -5,6 +5,7 @@ row of n tokens has n - 1 supervised units, and nothing here shifts again.
 """
 
 import math
+from collections.abc import Set
 
 import torch
 from torch import nn
@@ -15,9 +16,10 @@ from ddp_tokens.corpora.lock import Shape
 from ddp_tokens.errors import WorkloadError
 from ddp_tokens.labelled import Batch, collate, loss_sum, metrics
 
-__all__ = ["build_model", "collate", "forward", "loss_sum", "metrics"]
+__all__ = ["build_model", "collate", "forward", "loss_sum", "metrics", "sample"]
 
 INITIAL_STD = 0.02  # as in GPT-2
+TEMPERATURE = 1.0  # 1: sequences are drawn with the chances that the model gives them
 BRANCHES = 2  # of each block: attention and feed-forward
 
 
@@ -100,3 +102,18 @@ def forward(model: nn.Module, batch: Batch) -> torch.Tensor:
     """Padding stands to the right of a row, where no position of the row looks, and has no label: it needs no mask."""
     logits: torch.Tensor = model(batch.tokens)
     return logits
+
+
+@torch.no_grad()
+def sample(model: nn.Module, first_token: int, generator: torch.Generator, longest: int, stop: Set[int]) -> list[int]:
+    """Draw one token after another, each by the chances that the model gives it after those before, until one is in
+    `stop` or `longest` (at most the model's positions) are there. Draws on the CPU, whatever the model's device.
+    """
+    model.eval()
+    device = next(model.parameters()).device
+    tokens = [first_token]
+    while len(tokens) < longest and tokens[-1] not in stop:
+        logits = model(torch.tensor([tokens], device=device))[0, -1]
+        chances = torch.softmax(logits.double().cpu() / TEMPERATURE, 0)
+        tokens.append(int(torch.multinomial(chances, 1, generator=generator)))
+    return tokens

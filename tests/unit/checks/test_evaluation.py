@@ -21,7 +21,8 @@ def score(batches, **changes):
     totals = {name: sum(each[name] for each in batches) for name in ("rows", "units", "correct", "loss_sum")}
     mean, accuracy = (totals[name] / max(1, totals["units"]) for name in ("loss_sum", "correct"))
     ranks = 1 + max(each["rank"] for each in batches)
-    scores = {"loss_per_token": mean, "accuracy_per_token": accuracy}
+    loss = changes.get("loss_per_token", mean)
+    scores = {"loss_per_token": loss, "perplexity": math.exp(loss), "accuracy_per_token": accuracy}
     return totals | scores | {"ranks": ranks, "batches": batches} | changes
 
 
@@ -52,6 +53,7 @@ def test_the_mean_over_all_units_passes(tmp_path):
     assert mean.observed["power"] == pytest.approx(3.2 / (3 * 2**-52 * 9.2), rel=1e-12)
     of_the_sums = {
         "loss_per_token": 9.2,
+        "perplexity": math.exp(9.2),
         "mean_over_all_units": 9.2,
         "nearest_wrong_mean": 6.0,
         "batches": 2,
@@ -81,7 +83,7 @@ def test_the_criteria_tell_their_numbers(tmp_path):
         "whatever the number of ranks"
     )
     assert verdicts["test.mean"].criterion == (
-        "accuracy is what all batches got right over all units, and "
+        "accuracy is what all batches got right over all units, perplexity is exp(loss_per_token), and "
         "|loss_per_token - sum of loss sums / sum of units| <= (batches + 1) x 2^-52 x sum of |loss sums| / units = "
         "6.13e-15, the rounding of float64 sums in any order, and the nearest wrong mean is at least 3 tolerances away"
     )
@@ -94,6 +96,7 @@ def test_a_mean_of_batch_means_is_refused_by_name(tmp_path):
     assert (mean.expected, mean.outcome, mean.diagnosis) == ("pass", "fail", ("mean_of_batch_means",))
     assert mean.first_difference == {
         "loss_per_token": 6.0,
+        "perplexity": math.exp(6.0),
         "mean_over_all_units": 9.2,
         "accuracy_per_token": 0.0,
         "right_over_all_units": 0.0,
@@ -264,12 +267,45 @@ def test_a_split_that_was_not_scored_fails(tmp_path):
     assert (verdict.case, verdict.outcome, verdict.diagnosis) == ("test.rows", "fail", ())
 
 
-def test_scores_without_batches_are_an_error(tmp_path):
-    """As an older version wrote them."""
-    test = score(TWO)
-    del test["batches"]
-    with pytest.raises(EvidenceError, match=r"evaluation\.json does not say what each batch of 'test' counted: run"):
+@pytest.mark.parametrize("names", [("batches",), ("perplexity",), ("perplexity", "batches")])
+def test_scores_of_an_older_version_are_an_error(tmp_path, names):
+    test = {name: value for name, value in score(TWO).items() if name not in names}
+    message = rf"evaluation\.json lacks {', '.join(names)} of split 'test': run evaluate again"
+    with pytest.raises(EvidenceError, match=message):
         verdicts_on(tmp_path, test)
+
+
+def test_a_mean_of_perplexities_is_refused(tmp_path):
+    """Batch means 2 and 10: (e^2 + e^10) / 2 = 11,017, where e^9.2 = 9,897 is right. Equal units do not hide it."""
+    wrong = (math.exp(2) + math.exp(10)) / 2
+    mean = verdicts_on(tmp_path, score(TWO, perplexity=wrong))["test.mean"]
+    assert (mean.expected, mean.outcome, mean.diagnosis) == ("pass", "fail", ())
+    assert mean.first_difference == {
+        "loss_per_token": 9.2,
+        "perplexity": wrong,
+        "mean_over_all_units": 9.2,
+        "accuracy_per_token": 0.0,
+        "right_over_all_units": 0.0,
+    }
+    equal = [batch(2.0, 1), batch(10.0, 1)]
+    assert verdicts_on(tmp_path, score(equal))["test.mean"].outcome == "inconclusive"
+    assert verdicts_on(tmp_path, score(equal, perplexity=wrong))["test.mean"].outcome == "fail"
+
+
+@pytest.mark.parametrize(("ulps", "outcome"), [(-2, "pass"), (2, "pass"), (-3, "fail"), (3, "fail")])
+def test_a_perplexity_is_right_up_to_the_rounding_of_two_libraries(tmp_path, ulps, outcome):
+    """A loss of 0 has the perplexity 1. Two libraries' exp may each be off by 2^-52."""
+    zero = [batch(-1.0, 1), batch(1.0, 3)]
+    assert verdicts_on(tmp_path, score(zero, perplexity=1 + ulps * E))["test.mean"].outcome == outcome
+
+
+@pytest.mark.parametrize("perplexity", [math.inf, 1.0, math.nan])
+def test_a_loss_beyond_all_exponentials_has_no_right_perplexity(perplexity):
+    """e^710 is no float64. evaluate refuses such a loss itself."""
+    far = score([batch(1.0, 1), batch(709.0, 2)]) | {"batches": [batch(710.0, 1), batch(2130.0, 3)]}
+    mean = judge_mean("test", far | {"loss_per_token": 710.0, "perplexity": perplexity}, {})
+    assert mean.outcome == "fail"
+    json.dumps([mean.observed, mean.first_difference], allow_nan=False)
 
 
 @pytest.mark.parametrize(

@@ -334,3 +334,70 @@ def test_metrics_count_the_next_tokens_that_are_right():
         "correct": 2,
         "units": 3,
     }
+
+
+STOP = frozenset({6})
+
+
+def sampled(model, seed=1, first_token=0, longest=8, stop=STOP):
+    return causal_lm.sample(model, first_token, torch.Generator().manual_seed(seed), longest, stop)
+
+
+def model_that_prefers(chances):
+    """The next token's chances are the same everywhere: the final LayerNorm gives (1, 0, 0, ...)."""
+    model = tiny_model()
+    with torch.no_grad():
+        model.norm.weight.zero_()
+        model.norm.bias.zero_()
+        model.norm.bias[0] = 1.0
+        model.embedding.weight[:, 0] = torch.tensor(chances).log().clamp(min=-1e4)
+    return model
+
+
+def test_a_sample_begins_with_the_first_token_and_ends_with_a_stop_or_the_longest():
+    """Tokens 1 and 6 with chances 3/4 and 1/4, where 6 ends the sequence."""
+    model = model_that_prefers([0, 0.75, 0, 0, 0, 0, 0.25])
+    lengths = set()
+    for seed in range(40):
+        tokens = sampled(model, seed, first_token=3)
+        assert tokens[0] == 3
+        assert set(tokens[1:-1]) <= {1}
+        assert tokens[-1] == 6 or (len(tokens) == 8 and tokens[-1] == 1)
+        lengths.add(len(tokens))
+    assert 2 in lengths
+    assert 8 in lengths
+
+
+def test_a_sequence_may_be_one_token():
+    assert sampled(tiny_model(), longest=1) == [0]
+    assert sampled(tiny_model(), first_token=6) == [6]
+
+
+def test_tokens_are_drawn_with_the_chances_of_the_model():
+    """1000 sequences of one drawn token. A chance of 0.3 is met 300 times, give or take 14.5; 0.1, 100 and 9.5; within
+    four of these. What is most likely alone would be met 1000 times.
+    """
+    model = model_that_prefers([0.6, 0.3, 0.1, 0, 0, 0, 0])
+    generator = torch.Generator().manual_seed(5)
+    drawn = [causal_lm.sample(model, 0, generator, 2, STOP)[1] for _ in range(1000)]
+    assert set(drawn) == {0, 1, 2}
+    assert abs(drawn.count(1) - 300) < 58
+    assert abs(drawn.count(2) - 100) < 38
+
+
+def test_each_token_is_drawn_after_all_those_before_it():
+    """By hand: the chances after the first two tokens, and one number of the generator for each draw."""
+    model, generator = tiny_model().eval(), torch.Generator().manual_seed(1)
+    tokens = [0]
+    for _ in range(3):
+        chances = model(torch.tensor([tokens]))[0, -1].detach().double().softmax(0)
+        tokens.append(int(torch.multinomial(chances, 1, generator=generator)))
+    assert sampled(model, longest=4, stop=frozenset()) == tokens
+
+
+def test_samples_follow_the_generator_given_and_leave_the_global_one_alone():
+    model = tiny_model(dropout=0.5).train()
+    before = torch.get_rng_state()
+    first, again, other = (sampled(model, seed, stop=frozenset()) for seed in (1, 1, 2))
+    assert first == again != other
+    assert torch.equal(torch.get_rng_state(), before), "dropout is off, too"

@@ -6,7 +6,7 @@ import pytest
 
 from ddp_tokens import workloads
 from ddp_tokens.errors import WorkloadError
-from ddp_tokens.workloads import FUNCTIONS, Workload, load, require_same_units, token_labels
+from ddp_tokens.workloads import FUNCTIONS, Workload, causal_lm, load, require_same_units, token_labels, writer
 
 COMPLETE = {
     "build_model": "def build_model(settings, shape): ...",
@@ -80,6 +80,30 @@ def test_signature_decides_formula_so_a_function_that_cannot_take_the_arguments_
     message = str(refusal.value)
     assert message.startswith(f"{tmp_path}/{workload}.py: {name} cannot be called as {problem}")
     assert message.endswith("): let it take these arguments")
+
+
+def test_a_workload_may_write_and_need_not(written):
+    assert writer(load(written("silent"))) is None
+    assert writer(load(written("writing", sample="def sample(*given): ..."))) is not None
+    assert (writer(token_labels), writer(causal_lm)) == (None, causal_lm)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (
+            "def sample(model): ...",
+            " cannot be called as sample(model, first_token, generator, longest, stop) (too many ",
+        ),
+        ("sample = None", " has no function sample: define sample(model, first_token, generator, longest, stop)"),
+    ],
+)
+def test_one_that_cannot_write_as_it_is_asked_is_named(written, tmp_path, text, problem):
+    name = written(f"writes_{len(text)}", sample=text)
+    with pytest.raises(WorkloadError) as refusal:
+        load(name)
+    assert problem in str(refusal.value)
+    assert str(refusal.value).startswith(f"{tmp_path}/{name}.py")
 
 
 @pytest.mark.parametrize("text", ["def loss_sum(*arguments): ...", "def loss_sum(a, b, *, more=0): ..."])
