@@ -83,7 +83,8 @@ class Experiments:
         experiment = self.get(name)
         if experiment.resolved_launcher == "torchrun":
             return f"torchrun --standalone --nnodes=1 --nproc-per-node={experiment.world_size}"
-        return f"python -m ddp_tokens.launch --nproc-per-node={experiment.world_size}"
+        program = "spawn" if experiment.resolved_launcher == "spawn" else "launch"
+        return f"python -m ddp_tokens.{program} --nproc-per-node={experiment.world_size}"
 
     def threads(self, name: str) -> int:
         """Cores that the ranks of one run keep busy: half of their threads.

@@ -73,6 +73,7 @@ ROOMS = [
     "train",
     "controls",
     "launch",
+    "spawn",
     "faults",
     "cli",
 ]
@@ -134,6 +135,7 @@ FORBIDDEN_TO_CHECKS = (
     "start",
     "controls",
     "launch",
+    "spawn",
 )
 
 
