@@ -9,10 +9,12 @@ meet at a store that this process holds open, on a port that the kernel has chos
 
 import os
 import signal
+import socket
 import sys
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from math import inf
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
@@ -23,7 +25,7 @@ from ddp_tokens.watching import LAUNCHER, ORPHANED, sign_as
 
 PROGRAM = "ddp_tokens.spawn"
 HOST = "127.0.0.1"  # a number: on the machines that this is for, names may not resolve
-LOOK_EVERY_S = 0.1
+LOOK_EVERY_S = 1.0
 # Torch's agent waits as long for ranks that it has told to end.
 KILLED_AFTER_S = 30.0
 
@@ -41,8 +43,9 @@ def launch(module: str, arguments: Sequence[str], ranks: int) -> int:
     store = TCPStore(HOST, 0, is_master=True, wait_for_workers=False)  # there for as long as this function runs
     given = (module, list(arguments), variables(store.port, ranks))
     stop = Stop()
-    with stop_on_signals(stop):
-        failed = _wait(start_processes(_enter, given, ranks, join=False, start_method="spawn").processes, stop)
+    with stop_on_signals(stop), _woken_by_signals() as woken:
+        context = start_processes(_enter, given, ranks, join=False, start_method="spawn")
+        failed = _wait(context.processes, stop, woken)
     name_killed_ranks(PROGRAM, failed, told=stop.signal)
     if stop.signal and failed:
         return SIGNALLED + stop.signal
@@ -73,7 +76,20 @@ def _enter(rank: int, module: str, arguments: Sequence[str], common: dict[str, s
     run_rank(module, arguments)
 
 
-def _wait(processes: Sequence[BaseProcess], stop: Stop) -> dict[int, int]:
+@contextmanager
+def _woken_by_signals() -> Iterator[socket.socket]:
+    """A socket that can be read once a signal has come: who waits for it goes on at once."""
+    reader, writer = socket.socketpair()
+    with reader, writer:
+        writer.setblocking(False)
+        before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+        try:
+            yield reader
+        finally:
+            signal.set_wakeup_fd(before)
+
+
+def _wait(processes: Sequence[BaseProcess], stop: Stop, woken: socket.socket) -> dict[int, int]:
     """By rank, the exit codes that are not 0, in the order in which the ranks ended.
 
     At the first of them the others are told to end; a signal to this process is passed on to all. Who does not follow
@@ -83,17 +99,20 @@ def _wait(processes: Sequence[BaseProcess], stop: Stop) -> dict[int, int]:
     failed: dict[int, int] = {}
     killed_at = inf
     while running:
-        for sentinel in wait(list(running), LOOK_EVERY_S):
-            assert isinstance(sentinel, int)
-            rank = running.pop(sentinel)
+        for ready in wait([*running, woken], LOOK_EVERY_S):
+            if not isinstance(ready, int):
+                woken.recv(1)
+                continue
+            rank = running.pop(ready)
             processes[rank].join()
             if code := processes[rank].exitcode:
                 failed[rank] = code
+        left = [processes[rank] for rank in running.values()]
         if killed_at == inf and (stop.signal or failed):
-            _tell([processes[rank] for rank in running.values()], stop.signal or signal.SIGTERM)
+            _tell(left, stop.signal or signal.SIGTERM)
             killed_at = time.monotonic() + KILLED_AFTER_S
         if time.monotonic() > killed_at:
-            _tell([processes[rank] for rank in running.values()], signal.SIGKILL)
+            _tell(left, signal.SIGKILL)
     return failed
 
 

@@ -5,11 +5,13 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from ddp_tokens.errors import ConfigError
+from ddp_tokens.faults import OUTLIVE_S, wait_until_gone
 from ddp_tokens.files import read_json, sha256
 from ddp_tokens.options import run_as_program
 from tests.distributed.tiny import STEPS, Tiny
@@ -28,6 +30,7 @@ def main(arguments):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         raise ConfigError("this is not allowed")
     if rank == 1:
+        (Path(folder) / "session").write_text(str(os.getsid(0)))
         (Path(folder) / "waiting").write_text(str(os.getpid()))
         pipe.write_text("waiting")
         signal.pause()
@@ -75,6 +78,7 @@ def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
         text=True,
         timeout=TIME_LIMIT_S,
         check=False,
+        start_new_session=True,
     )
 
 
@@ -157,6 +161,27 @@ def test_a_signal_to_the_launcher_ends_ranks_that_have_no_answer_to_it(tmp_path,
     assert done.returncode == 128 + getattr(signal, name)
     assert done.stderr == ""
     assert_waiting_rank_ended(tmp_path)
+
+
+def of_session(session: int) -> list[int]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(ProcessLookupError):
+            found += [int(path.name)] * (os.getsid(int(path.name)) == session)
+    return found
+
+
+@pytest.mark.parametrize("launcher", ["fork", "spawn"])
+def test_a_killed_launcher_leaves_no_process(tmp_path, launcher):
+    """Nor multiprocessing's helpers. The ranks do not watch anybody: the kernel ends them."""
+    (tmp_path / "faults.py").write_text(MODULE)
+    os.mkfifo(tmp_path / "pipe")
+    assert of_session(os.getsid(0))  # the measurement sees a session's processes
+    done = run(["-m", *LAUNCHERS[launcher], "-m", "faults", "SIGKILL", str(tmp_path)], tmp_path)
+    assert done.returncode == -signal.SIGKILL
+    session = int((tmp_path / "session").read_text())
+    assert session != os.getsid(0)
+    assert wait_until_gone(of_session(session), OUTLIVE_S) == []
 
 
 def test_no_rank_is_no_number_of_ranks(launched, tmp_path):
