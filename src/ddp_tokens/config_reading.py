@@ -1,7 +1,7 @@
 """An experiment from its YAML file, and what is said about a field that is wrong."""
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,8 @@ from ddp_tokens.config import Experiment, Section
 from ddp_tokens.errors import ConfigError
 from ddp_tokens.yaml_files import read_yaml
 
-KINDS = ("generated", "verb_grammar", "own", "sgd", "adamw")
+# What pydantic says otherwise than whoever writes a YAML file: by the type of its error.
+PLAINLY = {"tuple_type": "a list is needed", "model_type": "a section with fields of its own is needed"}
 
 
 def load_experiment(path: Path | str, overrides: Mapping[str, Any] | None = None) -> Experiment:
@@ -41,25 +42,61 @@ def merge(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, An
 
 
 def _is_of_another_kind(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-    """Own rows are told by their path where they do not say their kind."""
-    becomes_own_rows = "path" in new and "path" not in old
-    return becomes_own_rows or new.get("kind", old.get("kind")) != old.get("kind")
+    return _kind(new) not in (None, _kind(old))
+
+
+def _kind(section: Mapping[str, Any]) -> Any:
+    """As far as the section itself tells: own rows are told by their path where they do not say their kind."""
+    return section.get("kind", "own" if "path" in section else None)
 
 
 def describe(error: ValidationError) -> str:
     """The first problem in one sentence, and how many more there are."""
     first, *others = error.errors()
-    names = [str(part) for part in first["loc"] if part not in KINDS]
-    where = ".".join(names)
+    names, kind = _without_kind(first["loc"])
+    where, given = ".".join(names), first["input"]
     if first["type"] == "extra_forbidden":
-        text = f"unknown field '{where}'{suggestion(where)}; config/README.md lists every field"
+        other = _of_another_kind(names, kind)
+        text = other or f"unknown field '{where}'{suggestion(where)}; config/README.md lists every field"
+    elif first["type"] == "missing" and isinstance(given, Sequence):
+        text = f"field '{'.'.join(names[:-1])}': the list is too short (got {given!r})"
     elif first["type"] == "missing":
         text = f"field '{where}' is missing"
+    elif first["type"] == "union_tag_invalid":
+        text = f"field '{where}.kind': Input should be one of {first['ctx']['expected_tags']} (got {given['kind']!r})"
     else:
-        message = first["msg"].removeprefix("Value error, ")
-        plain = not isinstance(first["input"], Mapping)
-        text = (f"field '{where}': " if where else "") + message + (f" (got {first['input']!r})" if plain else "")
+        message = PLAINLY.get(first["type"], first["msg"].removeprefix("Value error, "))
+        message += f", such as {{kind: {given}}}" if str(given) in kinds_of(where) else ""
+        plain = not isinstance(given, Mapping)
+        text = (f"field '{where}': " if where else "") + message + (f" (got {given!r})" if plain else "")
     return text + (f" (and {len(others)} more)" if others else "")
+
+
+def _without_kind(path: Sequence[str | int]) -> tuple[list[str], str]:
+    """The names of a field, and the kind that pydantic puts between them where a section has several; "" elsewhere."""
+    names = [str(part) for part in path]
+    if len(names) > 1 and names[1] in kinds_of(names[0]):
+        return [names[0], *names[2:]], names[1]
+    return names, ""
+
+
+def _of_another_kind(names: Sequence[str], kind: str) -> str:
+    """What to say of a field that another kind of its section has; "" when none has."""
+    section, field = names[0], names[-1]
+    owners = [other for other, fields in kinds_of(section).items() if field in fields.model_fields] if kind else []
+    if not owners:
+        return ""
+    return (
+        f"field '{section}.{field}' belongs to kind {' or '.join(owners)}, and here the kind is {kind}: "
+        f"leave the field out, or set '{section}.kind' too"
+    )
+
+
+def kinds_of(name: str) -> dict[str, type[Section]]:
+    """By kind, the sections that a field of the experiment may be; none where there is no choice."""
+    field = Experiment.model_fields.get(name)
+    sections = sections_of(field.annotation) if field else []
+    return {section.model_fields["kind"].default: section for section in sections} if len(sections) > 1 else {}
 
 
 def suggestion(where: str) -> str:

@@ -15,19 +15,26 @@ import signal
 import sys
 import traceback
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import FrameType
 
 from ddp_tokens.options import run_as_program
 from ddp_tokens.stopping import SIGNALLED
 from ddp_tokens.watching import LAUNCHER, end_with, sign_as, snakemake_of
 
+PROGRAM = "ddp_tokens.launch"
 # A rank has said what is wrong by itself; these would add a page about the same exit code.
 SILENCED_LOGGERS = ("torch.distributed.elastic.multiprocessing.api", "torch.multiprocessing.spawn")
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="ddp_tokens.launch", description=__doc__, allow_abbrev=False)
+    own = parsed(PROGRAM, arguments, __doc__)
+    return launch(own.module, own.arguments, own.nproc_per_node)
+
+
+def parsed(program: str, arguments: Sequence[str], description: str | None) -> argparse.Namespace:
+    """A launcher's command line: `nproc_per_node`, `module`, `arguments`. From here on it ends with its Snakemake."""
+    parser = argparse.ArgumentParser(prog=program, description=description, allow_abbrev=False)
     parser.add_argument("--nproc-per-node", type=int, required=True, help="number of ranks")
     parser.add_argument("-m", action="store_true", required=True, help="run a module, as with torchrun")
     parser.add_argument("module", help="a module with main(arguments) -> exit code")
@@ -36,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
     if own.nproc_per_node < 1:
         parser.error(f"--nproc-per-node must be 1 or more, not {own.nproc_per_node}")
     end_with(snakemake_of(os.environ), first=lambda: os.kill(os.getpid(), signal.SIGTERM))
-    return launch(own.module, own.arguments, own.nproc_per_node)
+    return own
 
 
 def launch(module: str, arguments: Sequence[str], ranks: int) -> int:
@@ -63,11 +70,9 @@ def launch(module: str, arguments: Sequence[str], ranks: int) -> int:
         monitor_interval=0.1,
     )
     try:
-        elastic_launch(config, _run_rank)(module, list(arguments))
+        elastic_launch(config, run_rank)(module, list(arguments))
     except ChildFailedError as error:
-        for rank, failure in sorted(error.failures.items()):
-            if failure.exitcode < 0 and -failure.exitcode != signal.SIGTERM:
-                print(f"ddp_tokens.launch: rank {rank} was ended by signal {-failure.exitcode}", file=sys.stderr)
+        name_killed_ranks(PROGRAM, {rank: failure.exitcode for rank, failure in error.failures.items()})
         return max(1, int(error.get_first_failure()[1].exitcode))
     except SignalException as stop:
         return SIGNALLED + int(stop.sigval)
@@ -81,16 +86,22 @@ def _pass_on(number: int, frame: FrameType | None) -> None:
     raise SignalException(f"signal {number}", sigval=signal.Signals(number))
 
 
-def _run_rank(module: str, arguments: Sequence[str]) -> None:
-    from torch.distributed.elastic.multiprocessing.api import SignalException
+def name_killed_ranks(program: str, exit_codes: Mapping[int, int], told: int = signal.SIGTERM) -> None:
+    """Say for ranks that could not: a signal ended them, neither SIGTERM nor `told`, by which launchers end ranks."""
+    for rank, code in sorted(exit_codes.items()):
+        if code < 0 and -code not in (signal.SIGTERM, told):
+            print(f"{program}: rank {rank} was ended by signal {-code}", file=sys.stderr)
 
+
+def run_rank(module: str, arguments: Sequence[str]) -> None:
+    """In a rank: `module`.main(arguments), and end with its exit code where that is not 0."""
     try:
         code = run_as_program(module, importlib.import_module(module).main, arguments)
-    except SignalException as stop:
-        code = SIGNALLED + stop.sigval
-    except Exception:
-        traceback.print_exc()
-        code = 1
+    except Exception as error:
+        told = getattr(error, "sigval", None)  # of the SignalException by which torch's agent ends a rank
+        if told is None:
+            traceback.print_exc()
+        code = 1 if told is None else SIGNALLED + told
     sys.stderr.flush()
     if code:
         sys.exit(code)

@@ -82,14 +82,16 @@ class Experiments:
         """The beginning of a command that starts the experiment's ranks on this host."""
         return self._launch(name, self.get(name).world_size)
 
-    def _launch(self, name: str, ranks: int) -> str:
-        if self.get(name).resolved_launcher == "torchrun":
-            return f"torchrun --standalone --nnodes=1 --nproc-per-node={ranks}"
-        return f"python -m ddp_tokens.launch --nproc-per-node={ranks}"
-
     def launch_to_measure(self, name: str) -> str:
         """The same for the rule `measure`, which starts as many ranks on the CPU as the most that it measures."""
         return self._launch(name, max(self.get(name).measured_processes))
+
+    def _launch(self, name: str, ranks: int) -> str:
+        launcher = self.get(name).resolved_launcher
+        if launcher == "torchrun":
+            return f"torchrun --standalone --nnodes=1 --nproc-per-node={ranks}"
+        program = "spawn" if launcher == "spawn" else "launch"
+        return f"python -m ddp_tokens.{program} --nproc-per-node={ranks}"
 
     def threads(self, name: str) -> int:
         """Cores that the ranks of one run keep busy: half of their threads.

@@ -82,6 +82,7 @@ ROOMS = [
     "measure",
     "controls",
     "launch",
+    "spawn",
     "faults",
     "cli",
 ]
@@ -145,6 +146,7 @@ FORBIDDEN_TO_CHECKS = (
     "start",
     "controls",
     "launch",
+    "spawn",
 )
 
 

@@ -247,6 +247,8 @@ def assert_nobody_is_left(folder: Path) -> None:
     [
         ("fork", "sleep_forever", "does not go on"),
         ("fork", "die_when_awaited", "was killed"),
+        ("spawn", "sleep_forever", "does not go on"),
+        ("spawn", "die_when_awaited", "was killed"),
         ("torchrun", "sleep_through_sigterm", "does not go on"),
     ],
 )

@@ -70,7 +70,16 @@ def launched(tiny: Tiny, launcher: list[str], what: str, *more: str) -> subproce
 
 @pytest.mark.parametrize(
     ("launcher", "signals", "code"),
-    [("fork", "SIGTERM", 143), ("fork", "SIGUSR1", 138), ("torchrun", "SIGTERM", None), ("torchrun", "SIGUSR1", None)],
+    [
+        ("fork", "SIGTERM", 143),
+        ("fork", "SIGUSR1", 138),
+        ("spawn", "SIGTERM", 143),
+        ("spawn", "SIGINT", 130),
+        ("spawn", "SIGHUP", 129),
+        ("spawn", "SIGUSR1", 138),
+        ("torchrun", "SIGTERM", None),
+        ("torchrun", "SIGUSR1", None),
+    ],
 )
 def test_a_signal_to_the_launcher_stops_all_ranks_after_the_update(copy_of, launcher, signals, code):
     tiny = copy_of(2)
@@ -81,7 +90,7 @@ def test_a_signal_to_the_launcher_stops_all_ranks_after_the_update(copy_of, laun
         command.append("--signals-to-handle=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1")
     done = launched(tiny, command, f"{signals} launcher", *arguments)
     assert done.returncode == code or (code is None and done.returncode != 0), done.stdout
-    stop = re.search(f"stopped by {signals} after update ([3-6]) of 6, kept in", done.stdout)
+    stop = re.search(f"stopped by {signals}[^\n]* after update ([3-6]) of 6, kept in", done.stdout)
     assert stop, done.stdout
     continued(tiny, *arguments, after=int(stop[1]))
     assert outputs(tiny) == before
@@ -89,13 +98,13 @@ def test_a_signal_to_the_launcher_stops_all_ranks_after_the_update(copy_of, laun
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_ranks_of_a_killed_launcher_save_and_end(copy_of, launcher):
-    """Forked ranks may hear of it first from the kernel, whom torch asks for SIGINT."""
+    """Forked and spawned ranks may hear of it first from the kernel, whom torch asks for SIGINT."""
     tiny = copy_of(2)
     before = outputs(tiny)
     arguments = of_run(tiny, "continuous")
     done = launched(tiny, LAUNCHERS[launcher], "SIGKILL launcher", *arguments)
     assert done.returncode == -signal.SIGKILL
-    why = {"torchrun": "SIGHUP (what started it has ended)", "fork": "SIG"}[launcher]
+    why = {"torchrun": "SIGHUP (what started it has ended)", "fork": "SIG", "spawn": "SIG"}[launcher]
     assert re.search(f"stopped by {re.escape(why)}.* after update 3 of 6", done.stdout), done.stdout
     assert kept(tiny, "continuous") == ["step-0003"]
     continued(tiny, *arguments, after=3)

@@ -1,10 +1,11 @@
 import re
 
 import pytest
+import yaml
 from pydantic import BaseModel
 
-from ddp_tokens.config import Experiment, GeneratedCorpus, OwnRows, Tolerance
-from ddp_tokens.config_reading import load_experiment, merge, sections_of
+from ddp_tokens.config import AdamW, Experiment, GeneratedCorpus, OwnRows, Sgd, Tolerance, VerbGrammar
+from ddp_tokens.config_reading import kinds_of, load_experiment, merge, sections_of
 from ddp_tokens.errors import ConfigError
 from tests.helpers import PROJECT
 
@@ -53,8 +54,13 @@ WRONG_TYPES_AND_RANGES = {
     "corpus: {max_length: long}": "field 'corpus.max_length'",
     "corpus: {path: 5}": "field 'corpus.path'",
     "corpus: {path: rows.jsonl, classes: 0}": "field 'corpus.classes'",
+    "corpus: {kind: verbs}": "field 'corpus.kind': Input should be one of 'generated', 'verb_grammar', 'own' (got",
+    "corpus: {kind: verb_grammar, train: 0}": "field 'corpus.train'",
+    "corpus: {kind: verb_grammar, validation: 0}": "field 'corpus.validation'",
+    "corpus: {kind: verb_grammar, test: few}": "field 'corpus.test'",
+    "corpus: {kind: own}": "field 'corpus.path' is missing",
     "workload: Token-Labels": "field 'workload'",
-    "model: [1]": "field 'model'",
+    "model: [1]": "field 'model': a section with fields of its own is needed (got [1])",
     "model: {width: 0}": "field 'model.width'",
     "model: {width: 130}": "width 130 is not a multiple of heads 4",
     "model: {layers: 0}": "field 'model.layers'",
@@ -69,6 +75,20 @@ WRONG_TYPES_AND_RANGES = {
     "optimizer: {clip_norm: 0}": "field 'optimizer.clip_norm'",
     "optimizer: {clip_norm: .inf}": "field 'optimizer.clip_norm'",
     "optimizer: {clip_norm: true}": "field 'optimizer.clip_norm'",
+    "optimizer:": "field 'optimizer': a section with fields of its own is needed (got None)",
+    "optimizer: adamw": "a section with fields of its own is needed, such as {kind: adamw} (got 'adamw')",
+    "optimizer: [adamw]": "field 'optimizer': a section with fields of its own is needed (got ['adamw'])",
+    "optimizer: {kind: adam}": "field 'optimizer.kind': Input should be one of 'sgd', 'adamw' (got 'adam')",
+    "optimizer: {kind: }": "field 'optimizer.kind': Input should be one of 'sgd', 'adamw' (got None)",
+    "optimizer: {kind: [sgd]}": "field 'optimizer.kind': Input should be one of 'sgd', 'adamw' (got ['sgd'])",
+    "optimizer: {kind: adamw, lr: 0}": "field 'optimizer.lr'",
+    "optimizer: {kind: adamw, betas: 0.9}": "field 'optimizer.betas': a list is needed (got 0.9)",
+    "optimizer: {kind: adamw, betas: [0.9]}": "field 'optimizer.betas': the list is too short (got [0.9])",
+    "optimizer: {kind: adamw, betas: [0.9, 0.9, 0.9]}": "field 'optimizer.betas': Tuple should have at most 2 items",
+    "optimizer: {kind: adamw, betas: [0.9, 1]}": "field 'optimizer.betas.1'",
+    "optimizer: {kind: adamw, eps: 0}": "field 'optimizer.eps'",
+    "optimizer: {kind: adamw, weight_decay: -0.1}": "field 'optimizer.weight_decay'",
+    "optimizer: {kind: adamw, clip_norm: 0}": "field 'optimizer.clip_norm'",
     "steps: 0": "field 'steps'",
     "steps: ten": "field 'steps'",
     "steps: [1]": "field 'steps'",
@@ -82,10 +102,11 @@ WRONG_TYPES_AND_RANGES = {
     "batch: 2.5": "field 'batch'",
     "accumulation: 0": "field 'accumulation'",
     "world_size: 0": "field 'world_size'",
+    "sharding: random": "field 'sharding': Input should be 'by_length' or 'by_index' (got 'random')",
     "device: gpu": "field 'device'",
     "backend: mpi": "field 'backend'",
     "backend: nccl": "backend nccl needs device cuda",
-    "launcher: slurm": "field 'launcher'",
+    "launcher: slurm": "field 'launcher': Input should be 'auto', 'fork', 'torchrun' or 'spawn' (got 'slurm')",
     "{launcher: fork, device: cuda}": "launcher fork is for device cpu",
     "threads_per_rank: 0": "field 'threads_per_rank'",
     "timeout_s: 0": "field 'timeout_s'",
@@ -95,6 +116,14 @@ WRONG_TYPES_AND_RANGES = {
     "tolerances: {published: {atol: -1}}": "field 'tolerances.published.atol'",
     "tolerances: {published: {rtol: x}}": "field 'tolerances.published.rtol'",
     "train_anyway: perhaps": "field 'train_anyway'",
+    "scaling: {processes: 4}": "field 'scaling.processes': a list is needed (got 4)",
+    "scaling: {processes: [0, 1, 2]}": "field 'scaling.processes.0'",
+    "scaling: {processes: []}": "processes must hold 1 and 2, each once, smallest first, not []",
+    "scaling: {processes: [1, 4]}": "processes must hold 1 and 2, each once, smallest first, not [1, 4]",
+    "scaling: {processes: [2, 1]}": "processes must hold 1 and 2, each once, smallest first, not [2, 1]",
+    "scaling: {processes: [1, 2, 2]}": "processes must hold 1 and 2, each once, smallest first, not [1, 2, 2]",
+    "scaling: {repeats: 0}": "field 'scaling.repeats'",
+    "scaling: {windows: 0}": "field 'scaling.windows'",
     "exercise: {counts_before: [0, 1]}": "field 'exercise.counts_before.0'",
     "exercise: {counts_after: [1]}": "counts_before, counts_after and losses need one entry per rank each",
     "exercise: {losses: [x, 1]}": "field 'exercise.losses.0'",
@@ -108,40 +137,67 @@ def test_a_bad_value_is_refused_by_file_and_field(load, text, problem):
     assert "mine.yaml: " in str(refusal.value)
 
 
-def leaves(section, prefix=()):
-    """(path, field) of every plain value."""
+def leaves(section, prefix=(), kind=""):
+    """(path, kind of the section, field) of every plain value."""
     for name, field in section.model_fields.items():
         nested = sections_of(field.annotation)
         if not nested:
-            yield (*prefix, name), field
+            yield (*prefix, name), kind, field
         for part in nested:
-            yield from leaves(part, (*prefix, name))
+            own = part.model_fields["kind"].default if "kind" in part.model_fields else kind
+            yield from leaves(part, (*prefix, name), own)
 
 
-def test_no_field_is_left_out_of_the_bad_values(load):
-    refused = " ".join([*WRONG_TYPES_AND_RANGES, *WRONG_TYPES_AND_RANGES.values()])
-    missing = [".".join(path) for path, _ in leaves(Experiment) if path[-1] not in refused]
+def kind_in(section):
+    """As the definition says where `kind` is left out."""
+    first = "generated" if section.keys() & GeneratedCorpus.model_fields else "sgd"
+    return section.get("kind", "own" if "path" in section else first)
+
+
+def sets(text, path, kind):
+    """Does the text give this field a value, in a section of this kind?"""
+    values = yaml.safe_load(text)
+    for name in path:
+        if not isinstance(values, dict) or name not in values:
+            return False
+        if kind and name == path[-1] != "kind" and kind_in(values) != kind:
+            return False
+        values = values[name]
+    return True
+
+
+def test_no_field_is_left_out_of_the_bad_values():
+    missing = [
+        (".".join(path), kind)
+        for path, kind, _ in leaves(Experiment)
+        if not any(sets(text, path, kind) for text in WRONG_TYPES_AND_RANGES)
+    ]
     assert missing == []
 
 
 NUMBERS = sorted(
-    {path for path, field in leaves(Experiment) if "int" in str(field.annotation) or field.annotation is float}
+    {(path, kind) for path, kind, field in leaves(Experiment) if re.search(r"\b(int|float)\b", str(field.annotation))}
 )
 
 
-@pytest.mark.parametrize("path", NUMBERS, ids=".".join)
-def test_a_boolean_is_no_number(load, path):
+@pytest.mark.parametrize(("path", "kind"), NUMBERS, ids=lambda part: part if isinstance(part, str) else ".".join(part))
+def test_a_boolean_is_no_number(load, path, kind):
     """YAML's `batch: yes` would be read as 1."""
-    value = [True, 1] if path[0] == "exercise" else True
-    for name in reversed(path):
+    in_a_list = path[-1] in ("counts_before", "counts_after", "losses", "betas", "processes")
+    value = {path[-1]: [True, 1] if in_a_list else True}
+    value |= {"kind": kind} if kind else {}
+    value |= {"path": "rows.jsonl"} if kind == "own" else {}
+    for name in reversed(path[:-1]):
         value = {name: value}
-    with pytest.raises(ConfigError, match=path[-1]):
+    field = ".".join(path) + in_a_list * ".0"
+    with pytest.raises(ConfigError, match=rf"field '{field}': a number is needed here \(got True\)"):
         load("", value)
 
 
-def test_a_boolean_is_no_number_in_own_rows(load):
-    with pytest.raises(ConfigError, match="classes"):
-        load("corpus: {path: rows.jsonl, classes: true}")
+def test_the_numbers_of_every_kind_are_among_them():
+    kinds = {kind for _, kind in NUMBERS}
+    assert kinds == {"", "generated", "verb_grammar", "own", "sgd", "adamw"}
+    assert len(NUMBERS) > 40
 
 
 @pytest.mark.parametrize(
@@ -159,6 +215,44 @@ def test_a_boolean_is_no_number_in_own_rows(load):
 def test_a_misspelt_field_is_refused_with_a_suggestion(load, text, field, suggestion):
     with pytest.raises(ConfigError, match=rf"unknown field '{field}', did you mean '{suggestion}'\?; config/README.md"):
         load(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "owners", "kind"),
+    [
+        ("optimizer: {kind: adamw, momentum: 0.9}", "optimizer.momentum", "sgd", "adamw"),
+        ("optimizer: {betas: [0.9, 0.99]}", "optimizer.betas", "adamw", "sgd"),
+        ("optimizer: {kind: sgd, eps: 0.1}", "optimizer.eps", "adamw", "sgd"),
+        ("corpus: {kind: verb_grammar, path: rows.jsonl}", "corpus.path", "own", "verb_grammar"),
+        ("corpus: {kind: verb_grammar, classes: 3}", "corpus.classes", "generated or own", "verb_grammar"),
+        ("corpus: {path: rows.jsonl, train: 3}", "corpus.train", "generated or verb_grammar", "own"),
+    ],
+)
+def test_a_field_of_another_kind_is_refused_by_both_kinds(load, text, field, owners, kind):
+    section = field.partition(".")[0]
+    with pytest.raises(ConfigError) as refusal:
+        load(text)
+    assert str(refusal.value).endswith(
+        f"mine.yaml: field '{field}' belongs to kind {owners}, and here the kind is {kind}: "
+        f"leave the field out, or set '{section}.kind' too"
+    )
+
+
+@pytest.mark.parametrize("name", ["own", "generated", "sgd"])
+def test_a_field_named_like_a_kind_is_named(load, name):
+    """No part of a path is taken for pydantic's mark of a kind where it is none."""
+    with pytest.raises(ConfigError, match=f"unknown field '{name}'"):
+        load(f"{name}: 3")
+    with pytest.raises(ConfigError, match=rf"unknown field 'optimizer\.{name}'"):
+        load(f"optimizer: {{{name}: 3}}")
+    with pytest.raises(ConfigError, match=rf"unknown field 'model\.{name}'"):
+        load(f"model: {{{name}: 3}}")
+
+
+def test_the_kinds_are_those_of_the_definition():
+    assert kinds_of("optimizer") == {"sgd": Sgd, "adamw": AdamW}
+    assert list(kinds_of("corpus")) == ["generated", "verb_grammar", "own"]
+    assert kinds_of("model") == kinds_of("batch") == kinds_of("nothing") == {}
 
 
 def test_an_unknown_workload_is_refused(load):
@@ -232,6 +326,36 @@ def test_an_override_of_generated_fields_keeps_the_others(load):
     assert load("corpus: {train: 9}", {"corpus": {"classes": 5}}).corpus == GeneratedCorpus(train=9, classes=5)
 
 
+@pytest.mark.parametrize(
+    ("text", "overrides", "expected"),
+    [
+        ("{lr: 0.5, momentum: 0.1}", {"kind": "adamw", "lr": 0.1}, AdamW(lr=0.1)),
+        ("{kind: adamw, lr: 0.5, eps: 0.25}", {"lr": 0.1}, AdamW(lr=0.1, eps=0.25)),
+        ("{kind: adamw, lr: 0.5}", {"kind": "adamw", "eps": 0.25}, AdamW(lr=0.5, eps=0.25)),
+        ("{kind: adamw, lr: 0.5}", {"kind": "sgd"}, Sgd()),
+        ("{kind: sgd, momentum: 0.1}", {"lr": 0.1}, Sgd(lr=0.1, momentum=0.1)),
+    ],
+)
+def test_an_optimizer_of_another_kind_replaces_the_section_whole(load, text, overrides, expected):
+    assert load(f"optimizer: {text}", {"optimizer": overrides}).optimizer == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides", "expected"),
+    [
+        ("{train: 9}", {"kind": "verb_grammar"}, VerbGrammar()),
+        ("{kind: verb_grammar, train: 9}", {"test": 7}, VerbGrammar(train=9, test=7)),
+        ("{kind: verb_grammar, train: 9}", {"kind": "generated"}, GeneratedCorpus()),
+        ("{kind: verb_grammar, train: 9}", {"path": "rows.jsonl"}, OwnRows(path="rows.jsonl")),
+        ("{kind: own, path: rows.jsonl, classes: 5}", {"path": "more.jsonl"}, OwnRows(path="more.jsonl", classes=5)),
+        ("{path: rows.jsonl}", {"kind": "own", "classes": 5}, OwnRows(path="rows.jsonl", classes=5)),
+        ("{path: rows.jsonl}", {"kind": "verb_grammar", "train": 9}, VerbGrammar(train=9)),
+    ],
+)
+def test_a_corpus_of_another_kind_replaces_the_section_whole(load, text, overrides, expected):
+    assert load(f"corpus: {text}", {"corpus": overrides}).corpus == expected
+
+
 def test_merge_leaves_its_arguments_alone():
     base, over = {"a": {"b": 1, "c": 2}}, {"a": {"b": 3}}
     assert merge(base, over) == {"a": {"b": 3, "c": 2}}
@@ -253,7 +377,7 @@ def test_auto_follows_the_device(values, backend, launcher):
 
 
 def test_every_field_is_described():
-    undescribed = [".".join(path) for path, field in leaves(Experiment) if not field.description]
+    undescribed = [".".join(path) for path, _, field in leaves(Experiment) if not field.description]
     assert undescribed == []
 
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from ddp_tokens.config import Experiment, OwnRows
+from ddp_tokens.config import AdamW, Experiment, GeneratedCorpus, OwnRows, Sgd, VerbGrammar
 from ddp_tokens.config_reading import load_experiment, sections_of
 from ddp_tokens.errors import ConfigError, PlanError
 from ddp_tokens.options import parse, parse_field_flags, run_as_program
@@ -19,6 +19,8 @@ VALUES = {  # where 1 is no value of the field
     "counts_before": "[1, 2]",
     "counts_after": "[1, 2]",
     "losses": "[0.5, 2]",
+    "betas": "[0.8, 0.9]",
+    "processes": "[1, 2]",
 }
 
 
@@ -96,6 +98,48 @@ def test_lists_are_read(config):
 
 def test_a_path_makes_it_own_rows(config):
     assert parse_all(config, "--corpus.path", "rows.jsonl").corpus == OwnRows(path="rows.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("text", "flags", "expected"),
+    [
+        ("", ["--optimizer.kind", "adamw"], AdamW()),
+        (
+            "{optimizer: {lr: 0.5, momentum: 0.1}}",
+            ["--optimizer.kind", "adamw", "--optimizer.lr", "0.1"],
+            AdamW(lr=0.1),
+        ),
+        ("{optimizer: {kind: adamw, eps: 0.5}}", ["--optimizer.lr", "0.1"], AdamW(lr=0.1, eps=0.5)),
+        ("{optimizer: {kind: adamw, lr: 0.5}}", ["--optimizer.kind", "sgd"], Sgd()),
+        ("{optimizer: {kind: adamw}}", ["--optimizer.betas", "[0.5, 0.75]"], AdamW(betas=(0.5, 0.75))),
+        ("{corpus: {train: 64}}", ["--corpus.kind", "verb_grammar", "--corpus.test", "9"], VerbGrammar(test=9)),
+        ("{corpus: {kind: verb_grammar, test: 9}}", ["--corpus.train", "5"], VerbGrammar(train=5, test=9)),
+        ("{corpus: {path: rows.jsonl}}", ["--corpus.kind", "generated"], GeneratedCorpus()),
+        ("{corpus: {kind: verb_grammar}}", ["--corpus.path", "rows.jsonl"], OwnRows(path="rows.jsonl")),
+    ],
+)
+def test_a_flag_may_change_the_kind_of_a_section_or_keep_it(config, text, flags, expected):
+    config.write_text(text)
+    experiment = parse_all(config, *flags)
+    assert (experiment.optimizer if isinstance(expected, Sgd | AdamW) else experiment.corpus) == expected
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        (["--optimizer.kind", "adam"], "field 'optimizer.kind': Input should be one of 'sgd', 'adamw' (got 'adam')"),
+        (
+            ["--optimizer.weight-decay", "0.1"],
+            "field 'optimizer.weight_decay' belongs to kind adamw, and here the kind is sgd: "
+            "leave the field out, or set 'optimizer.kind' too",
+        ),
+        (["--corpus.kind", "own"], "field 'corpus.path' is missing"),
+    ],
+)
+def test_a_flag_that_does_not_fit_the_kind_is_refused(config, flags, problem):
+    with pytest.raises(ConfigError) as refusal:
+        parse_all(config, *flags)
+    assert str(refusal.value) == f"{config}, as overridden on the command line: {problem}"
 
 
 def test_a_flag_within_generated_rows_keeps_the_rest_of_the_file(config):

@@ -76,6 +76,8 @@ def test_a_name_that_is_not_the_files_is_refused(configs):
     ("settings", "command", "gpus"),
     [
         ({}, "python -m ddp_tokens.launch --nproc-per-node=2", 0),
+        ({"launcher": "spawn"}, "python -m ddp_tokens.spawn --nproc-per-node=2", 0),
+        ({"launcher": "spawn", "device": "cuda", "world_size": 3}, "python -m ddp_tokens.spawn --nproc-per-node=3", 3),
         ({"launcher": "torchrun"}, "torchrun --standalone --nnodes=1 --nproc-per-node=2", 0),
         ({"device": "cuda", "world_size": 3}, "torchrun --standalone --nnodes=1 --nproc-per-node=3", 3),
         ({"device": "cuda", "backend": "gloo"}, "torchrun --standalone --nnodes=1 --nproc-per-node=2", 1),

@@ -1,0 +1,48 @@
+"""What the spawning launcher tells its ranks. The rest is in tests/distributed/test_launched_processes.py."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from ddp_tokens.progress import LAUNCH_VARIABLES
+from ddp_tokens.spawn import variables
+from ddp_tokens.watching import LAUNCHER, ORPHANED, starters_of_rank
+from ddp_tokens.world import TORCHRUN_VARIABLES, World, world_from_environment
+
+
+def test_ranks_find_what_torchrun_would_tell_them():
+    environment = variables(4711, 3) | {"RANK": "2", "LOCAL_RANK": "2"}
+    assert {*TORCHRUN_VARIABLES, *LAUNCH_VARIABLES} <= environment.keys()
+    assert world_from_environment(environment, "cpu", 3) == World(rank=2, local_rank=2, size=3)
+    assert environment["MASTER_PORT"] == "4711"
+    assert starters_of_rank(environment) == [os.getpid()]
+
+
+def test_each_launch_has_a_name_of_its_own():
+    """Ranks of an earlier one left files behind, by which they must not be taken for ranks of this one."""
+    assert variables(1, 2)["TORCHELASTIC_RUN_ID"] != variables(1, 2)["TORCHELASTIC_RUN_ID"]
+
+
+ENTER = """
+import os, sys
+from ddp_tokens.spawn import _enter
+_enter(0, "late", [], {sys.argv[1]: sys.argv[2] or str(os.getppid())})
+"""
+
+
+@pytest.mark.parametrize(("launcher", "code"), [("1", ORPHANED), ("", 7)])
+def test_a_rank_whose_launcher_was_killed_before_it_could_say_so_ends(tmp_path, launcher, code):
+    """The launcher is another process than the parent: it has ended, and somebody else has inherited the rank."""
+    (tmp_path / "late.py").write_text("def main(arguments):\n    return 7\n")
+    paths = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    done = subprocess.run(
+        [sys.executable, "-c", ENTER, LAUNCHER, launcher],
+        env=os.environ | {"PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
