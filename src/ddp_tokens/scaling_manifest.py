@@ -41,13 +41,13 @@ def manifest(
     reduced: Mapping[int, Allreduce],
     replicas: Verdict,
 ) -> dict[str, Any]:
-    """In the order of the file. `points`, `reduced`: see scaling.points and scaling.allreduces.
+    """In the order of the file, with six significant digits. `points`, `reduced`: see scaling.points and scaling.allreduces.
 
     Raises EvidenceError when the all-reduce of the experiment's ranks was not timed; one rank has none.
     """
     strong = {point.processes: point for point in points if point.scaling == STRONG}
     hook = _headline(experiment.world_size, reduced)
-    return {
+    found = {
         "seed": experiment.seed,
         "lab": LAB,
         "launcher": machine.launcher,
@@ -69,6 +69,16 @@ def manifest(
         },
         **_details(experiment.world_size, machine, strong, reduced, replicas),
     }
+    return {name: rounded(value) for name, value in found.items()}
+
+
+def rounded(value: Any) -> Any:
+    """Every float in it to six significant digits, more than the clocks give."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, Mapping):
+        return {name: rounded(part) for name, part in value.items()}
+    return [rounded(part) for part in value] if isinstance(value, list) else value
 
 
 def _headline(world_size: int, reduced: Mapping[int, Allreduce]) -> Allreduce | None:
