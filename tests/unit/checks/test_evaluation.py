@@ -299,6 +299,13 @@ def test_a_perplexity_is_right_up_to_the_rounding_of_two_libraries(tmp_path, ulp
     assert verdicts_on(tmp_path, score(zero, perplexity=1 + ulps * E))["test.mean"].outcome == outcome
 
 
+@pytest.mark.parametrize(("ulps", "outcome"), [(-2, "pass"), (2, "pass"), (-3, "fail"), (3, "fail")])
+def test_the_rounding_of_a_perplexity_grows_with_it(tmp_path, ulps, outcome):
+    """e^9.2 = 9,897 = 1.21 x 2^13: its last place is 2^-39, of which 2^-51 of it are 2 x 1.21."""
+    found = math.exp(9.2) + ulps * 2**-39
+    assert verdicts_on(tmp_path, score(TWO, perplexity=found))["test.mean"].outcome == outcome
+
+
 @pytest.mark.parametrize("perplexity", [math.inf, 1.0, math.nan])
 def test_a_loss_beyond_all_exponentials_has_no_right_perplexity(perplexity):
     """e^710 is no float64. evaluate refuses such a loss itself."""
