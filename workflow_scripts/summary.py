@@ -16,6 +16,6 @@ with logged(snakemake.log[0]):
     write_json(snakemake.output.json, summary)
     write_text(snakemake.output.csv, table(checks))
     write_text(snakemake.output.verdicts, report.verdicts_page(summary))
-    write_text(snakemake.output.scores, report.scores_page(summary))
+    write_text(snakemake.output.scores, report.scores_page(summary, experiment.corpus))
     write_text(snakemake.output.config, report.config_page(experiment))
     write_text(snakemake.output.versions, report.versions_page(experiment))

@@ -20,13 +20,15 @@ from pygments.lexers import YamlLexer
 
 from ddp_tokens.checks.evaluation import SPLITS
 from ddp_tokens.checks.meanings import meaning_of
-from ddp_tokens.config import Experiment
+from ddp_tokens.config import Corpus, Experiment
+from ddp_tokens.corpora import could_make
 from ddp_tokens.published import count_text, loss_text, percent_text
 from ddp_tokens.steps import dump
 from ddp_tokens.summary import KEY_NUMBERS, headline, unexpected
 
 TEMPLATES = Path(__file__).parent / "templates"
 PACKAGES = ("torch", "numpy", "safetensors", "snakemake", "pydantic", "pandas", "matplotlib", "jinja2", "pygments")
+SAMPLES_SHOWN = 8
 PLACES = ("rank", "step", "parameter", "index")
 DECIDING = ("error", "tolerance", "power")
 GUARDS = ("loss", "gradient_parity")
@@ -76,16 +78,25 @@ def verdicts_page(summary: Mapping[str, Any]) -> str:
     )
 
 
-def scores_page(summary: Mapping[str, Any]) -> str:
+def scores_page(summary: Mapping[str, Any], corpus: Corpus) -> str:
     """Scores, then what the model writes and the published run where there is any of it."""
     evaluation = summary["evaluation"]
+    before, after = (evaluation.get(name, []) for name in ("samples_at_start", "samples"))
     return render(
         "scores",
         summary["experiment"],
         splits={split: score_texts(evaluation[split]) for split in SPLITS if split in evaluation},
-        written=list(zip(evaluation.get("samples_at_start", []), evaluation.get("samples", []), strict=True)),
+        written=list(zip(before, after, strict=True)),
+        shown=SAMPLES_SHOWN,
+        grammatical=[number_made(corpus, texts) for texts in (before, after)],
         published=summary["published"],
     )
+
+
+def number_made(corpus: Corpus, texts: Iterable[str]) -> int | None:
+    """How many of the texts the corpus's grammar makes; None where there is no grammar."""
+    made = [could_make(corpus, text) for text in texts]
+    return None if None in made else sum(map(bool, made))
 
 
 def score_texts(score: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -10,7 +10,7 @@ from ddp_tokens.corpora.rows import Row
 from ddp_tokens.corpora.text import FINAL, as_text
 from ddp_tokens.workloads import Writer
 
-NUMBER = 8
+NUMBER = 50
 
 
 def write_samples(

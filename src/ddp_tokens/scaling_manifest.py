@@ -41,7 +41,7 @@ def manifest(
     reduced: Mapping[int, Allreduce],
     replicas: Verdict,
 ) -> dict[str, Any]:
-    """In the order of the file, with six significant digits. `points`, `reduced`: see scaling.points and scaling.allreduces.
+    """In the file's order, with six significant digits. `points`, `reduced`: see scaling.points and scaling.allreduces.
 
     Raises EvidenceError when the all-reduce of the experiment's ranks was not timed; one rank has none.
     """

@@ -6,6 +6,7 @@ import yaml
 
 from ddp_tokens import report
 from ddp_tokens.checks.verdict import Verdict
+from ddp_tokens.config import GeneratedCorpus, VerbGrammar
 from ddp_tokens.published import Comparison
 from ddp_tokens.summary import summarize
 from tests.helpers import tiny_experiment
@@ -26,6 +27,10 @@ SCORE = {"rows": 8, "units": 1860, "loss_per_token": 1.2358608, "perplexity": 3.
 WRITTEN = {"samples_at_start": ["The <b> not", "Ran."], "samples": ["She ran.", "Did they go?"]}
 
 
+def scores_page(summary, corpus=None):
+    return report.scores_page(summary, corpus or GeneratedCorpus())
+
+
 def summary_of(checks, evaluation=None, **settings):
     row = Comparison("Test tokens", "18,231", "20 <b>", "level only")
     return summarize(tiny_experiment(**settings), checks, evaluation or {}, [asdict(row)])
@@ -41,7 +46,7 @@ def pages():
     summary, experiment = summary_of({"gradient_parity": [verdict(), control()]}), tiny_experiment()
     return {
         "verdicts": report.verdicts_page(summary),
-        "scores": report.scores_page(summary_of({}, {"test": SCORE} | WRITTEN)),
+        "scores": scores_page(summary_of({}, {"test": SCORE} | WRITTEN)),
         "config": report.config_page(experiment),
         "versions": report.versions_page(experiment),
     }
@@ -115,19 +120,19 @@ def test_whatever_a_verdict_says_is_escaped():
     page = report.verdicts_page(summary_of({"zero_window": [verdict(messages={"0": "a <script> & more"})]}))
     assert "<script>" not in page
     assert "a &lt;script&gt; &amp; more" in page
-    assert "20 &lt;b&gt;" in report.scores_page(summary_of({}))
+    assert "20 &lt;b&gt;" in scores_page(summary_of({}))
     assert "The &lt;b&gt; not" in pages()["scores"]
 
 
 def test_scores_of_each_split_stand_in_a_table():
-    text = text_of(report.scores_page(summary_of({}, {"test": SCORE, "validation": SCORE | {"rows": 1234}})))
+    text = text_of(scores_page(summary_of({}, {"test": SCORE, "validation": SCORE | {"rows": 1234}})))
     assert "Split Rows Tokens Loss per token Perplexity Accuracy per token validation 1,234 1,860 1.23586" in text
     assert "test 8 1,860 1.23586 3.44 54.05 %" in text
     assert "Sentences it writes" not in text
 
 
 def test_what_is_written_before_and_after_training_stands_side_by_side():
-    page = report.scores_page(summary_of({}, {"test": SCORE} | WRITTEN) | {"published": []})
+    page = scores_page(summary_of({}, {"test": SCORE} | WRITTEN) | {"published": []})
     text = text_of(page)
     assert text.index("test 8") < text.index("Sentences it writes")
     assert "Before training After training The &lt;b&gt; not She ran. Ran. Did they go?" in text
@@ -135,21 +140,34 @@ def test_what_is_written_before_and_after_training_stands_side_by_side():
     assert "r1" not in text
 
 
+def test_a_grammar_says_how_many_of_the_sentences_it_could_have_made():
+    """All count, eight are shown: before, none of 9; after, "She ran." and "Did they run?", but not the others."""
+    before, after = [f"The ran {number}." for number in range(9)], ["She ran.", *["We runs."] * 7, "Did they run?"]
+    scores = {"test": SCORE, "samples_at_start": before, "samples": after}
+    text = text_of(scores_page(summary_of({}, scores), VerbGrammar()))
+    assert "Of 9 sentences, the grammar could have made 0 before training and 2 after it." in text
+    assert ("The ran 7." in text, "The ran 8." in text, "Did they run?" in text) == (True, False, False)
+    assert "the first 8 are shown" in text
+    labelled = text_of(scores_page(summary_of({}, scores)))
+    assert "the grammar" not in labelled
+    assert "She ran." in labelled
+
+
 def test_the_published_run_comes_last_and_only_where_there_is_a_comparison():
     summary = summary_of({}, {"test": SCORE} | WRITTEN)
-    text = text_of(report.scores_page(summary))
+    text = text_of(scores_page(summary))
     assert text.index("Sentences it writes") < text.index("Published run r1 beside tiny")
     assert "Test tokens 18,231 20 &lt;b&gt; level only" in text
-    assert "r1" not in text_of(report.scores_page(summary | {"published": []}))
+    assert "r1" not in text_of(scores_page(summary | {"published": []}))
 
 
 def test_a_page_without_scores_says_so():
-    assert "Nothing was scored." in text_of(report.scores_page(summary_of({})))
+    assert "Nothing was scored." in text_of(scores_page(summary_of({})))
 
 
 def test_samples_of_different_numbers_are_an_error():
     with pytest.raises(ValueError, match="zip"):
-        report.scores_page(summary_of({}, WRITTEN | {"samples": ["one"]}))
+        scores_page(summary_of({}, WRITTEN | {"samples": ["one"]}))
 
 
 def test_config_page_holds_every_field():

@@ -29,3 +29,8 @@ def vocabulary(corpus: Corpus, seed: int) -> list[str] | None:
     if isinstance(corpus, VerbGrammar):
         return verb_grammar.vocabulary(corpus, seed)
     return None
+
+
+def could_make(corpus: Corpus, text: str) -> bool | None:
+    """Whether the grammar behind the corpus makes this sentence; None where there is no grammar."""
+    return verb_grammar.is_sentence(text) if isinstance(corpus, VerbGrammar) else None
