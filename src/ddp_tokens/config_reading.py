@@ -83,7 +83,7 @@ def _without_kind(path: Sequence[str | int]) -> tuple[list[str], str]:
 def _of_another_kind(names: Sequence[str], kind: str) -> str:
     """What to say of a field that another kind of its section has; "" when none has."""
     section, field = names[0], names[-1]
-    owners = [other for other, fields in kinds_of(section).items() if field in fields.model_fields] if kind else []
+    owners = [other for other, fields in kinds_of(section).items() if field in fields.model_fields]
     if not owners:
         return ""
     return (

@@ -17,9 +17,10 @@ from ddp_tokens.options import run_as_program
 from tests.distributed.tiny import STEPS, Tiny
 
 # Rank 1 says through a pipe that it waits, for ever; only then does rank 0 do what is under test.
-# Where both ranks refuse, they ignore the launcher's wish to end the slower one, so that both always speak.
+# Where both ranks refuse, they wait for each other and ignore the launcher's wish to end the slower one, so that both
+# always speak.
 MODULE = """
-import os, signal
+import os, signal, time
 from pathlib import Path
 from ddp_tokens.errors import ConfigError
 
@@ -28,6 +29,9 @@ def main(arguments):
     rank, pipe = int(os.environ["RANK"]), Path(folder) / "pipe"
     if what == "refuse":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        (Path(folder) / f"here-{rank}").touch()
+        while len(list(Path(folder).glob("here-*"))) < 2:
+            time.sleep(0.01)
         raise ConfigError("this is not allowed")
     if rank == 1:
         (Path(folder) / "session").write_text(str(os.getsid(0)))

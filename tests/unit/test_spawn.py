@@ -1,13 +1,20 @@
 """What the spawning launcher tells its ranks. The rest is in tests/distributed/test_launched_processes.py."""
 
+import multiprocessing
 import os
+import signal
+import socket
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
+from ddp_tokens import spawn
 from ddp_tokens.progress import LAUNCH_VARIABLES
 from ddp_tokens.spawn import variables
+from ddp_tokens.stopping import Stop
 from ddp_tokens.watching import LAUNCHER, ORPHANED, starters_of_rank
 from ddp_tokens.world import TORCHRUN_VARIABLES, World, world_from_environment
 
@@ -46,3 +53,27 @@ def test_a_rank_whose_launcher_was_killed_before_it_could_say_so_ends(tmp_path, 
         check=False,
     )
     assert done.returncode == code, done.stderr
+
+
+def fail_after(path: Path) -> None:
+    while not path.exists():
+        time.sleep(0.01)
+    sys.exit(3)
+
+
+def refuse_to_end(path: Path) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    path.touch()
+    while True:
+        signal.pause()
+
+
+def test_a_rank_that_does_not_follow_is_killed(tmp_path, monkeypatch):
+    """Rank 1 fails; rank 0 is told to end and ignores it. Both are known, the first to fail first."""
+    monkeypatch.setattr(spawn, "KILLED_AFTER_S", 0.2)
+    monkeypatch.setattr(spawn, "LOOK_EVERY_S", 0.1)
+    context, reader = multiprocessing.get_context("spawn"), socket.socketpair()[0]
+    processes = [context.Process(target=does, args=(tmp_path / "ready",)) for does in (refuse_to_end, fail_after)]
+    for process in processes:
+        process.start()
+    assert list(spawn._wait(processes, Stop(), reader).items()) == [(1, 3), (0, -signal.SIGKILL)]
