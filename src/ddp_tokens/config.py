@@ -74,13 +74,25 @@ class VerbGrammar(Section):
 
 
 class OwnRows(Section):
-    """Your own data: one JSON object per line with the fields id, split, tokens and labels."""
+    """Your own data: one JSON object per line with the fields id, split, tokens and, unless they follow from these,
+    labels."""
 
     kind: Literal["own"] = Field("own", description="rows of a file; may be left out where `path` is given")
     path: str = Field(description="a JSONL file; relative paths start at the current folder")
     classes: Positive | None = Field(
         None, description="number of label classes; when absent, the largest label of the file plus one"
     )
+    labels: Literal["given", "next_token"] = Field(
+        "given",
+        description="next_token: rows have no field `labels`; each token is labelled with the one that comes next, the "
+        "last with none, as the workload causal_lm needs it",
+    )
+
+    @model_validator(mode="after")
+    def _classes_of_given_labels(self) -> Self:
+        if self.labels == "next_token" and self.classes is not None:
+            raise ValueError("classes goes with labels that are given; with labels: next_token leave it out")
+        return self
 
 
 Corpus = Annotated[

@@ -58,6 +58,8 @@ WRONG_TYPES_AND_RANGES = {
     "corpus: {kind: verb_grammar, train: 0}": "field 'corpus.train'",
     "corpus: {kind: verb_grammar, validation: 0}": "field 'corpus.validation'",
     "corpus: {kind: verb_grammar, test: few}": "field 'corpus.test'",
+    "corpus: {path: rows.jsonl, labels: shifted}": "field 'corpus.labels': Input should be 'given' or 'next_token'",
+    "corpus: {path: rows.jsonl, labels: next_token, classes: 3}": "classes goes with labels that are given",
     "corpus: {kind: own}": "field 'corpus.path' is missing",
     "workload: Token-Labels": "field 'workload'",
     "model: [1]": "field 'model': a section with fields of its own is needed (got [1])",

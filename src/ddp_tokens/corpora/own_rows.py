@@ -1,7 +1,7 @@
 """A user's own rows from a JSONL file, read in one pass and validated row by row."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ddp_tokens.config import OwnRows
@@ -18,6 +18,8 @@ def read(corpus: OwnRows) -> Iterator[Row]:
 
     Raises CorpusError, naming file, line and id: broken JSON, a missing or unknown field, an unknown split, a duplicate
     id, no token, labels that are not one per token, a token or label of a wrong type or out of range.
+
+    With `labels: next_token` the rows have none: each token is labelled with the next, the last with none.
     """
     return _read(corpus, {})
 
@@ -38,12 +40,12 @@ def _read(corpus: OwnRows, numbers: dict[str, int]) -> Iterator[Row]:
     """Each string that is a token gets its number in `numbers`."""
     seen: set[str] = set()
     kinds: set[str] = set()
-    for where, record in _records(corpus.path):
+    for where, record in _records(corpus.path, fields_of(corpus)):
         try:
-            row_id = _checked_id(record, seen)
+            row_id = _checked_id(record, seen, fields_of(corpus))
             where = f"{where}, id '{row_id}'"
             tokens = _checked_tokens(record["tokens"], numbers, kinds)
-            labels = _checked_labels(record["labels"], len(tokens), corpus.classes)
+            labels = _labels(record, tokens, corpus)
         except ValueError as error:
             raise CorpusError(f"{where}: {error}") from None
         yield Row(row_id, record["split"], tokens, labels)
@@ -51,7 +53,7 @@ def _read(corpus: OwnRows, numbers: dict[str, int]) -> Iterator[Row]:
         raise CorpusError(f"{corpus.path} holds no row")
 
 
-def _records(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def _records(path: str, fields: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     try:
         with open(path, encoding="utf-8-sig") as stream:
             for number, line in enumerate(stream, start=1):
@@ -63,7 +65,7 @@ def _records(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
                 except ValueError as error:
                     raise CorpusError(f"{where}: broken JSON ({error})") from None
                 if not isinstance(record, dict):
-                    raise CorpusError(f"{where}: a row must be a JSON object with the fields {', '.join(FIELDS)}")
+                    raise CorpusError(f"{where}: a row must be a JSON object with the fields {', '.join(fields)}")
                 yield where, record
     except OSError as error:
         raise CorpusError(f"corpus.path {path} cannot be read: {error.strerror}") from None
@@ -71,14 +73,26 @@ def _records(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
         raise CorpusError(f"{path} is not UTF-8 text: {error}") from None
 
 
-def _checked_id(record: dict[str, Any], seen: set[str]) -> str:
+def fields_of(corpus: OwnRows) -> tuple[str, ...]:
+    return FIELDS if corpus.labels == "given" else FIELDS[:-1]
+
+
+def _labels(record: dict[str, Any], tokens: tuple[int, ...], corpus: OwnRows) -> tuple[int, ...]:
+    if corpus.labels == "given":
+        return _checked_labels(record["labels"], len(tokens), corpus.classes)
+    return (*tokens[1:], UNSUPERVISED)
+
+
+def _checked_id(record: dict[str, Any], seen: set[str], fields: Sequence[str]) -> str:
     row_id = record.get("id")
     if not isinstance(row_id, str) or not row_id:
         raise ValueError(f"the field id must be a non-empty string, not {row_id!r}")
-    missing = [name for name in FIELDS if name not in record]
-    unknown = sorted(set(record) - set(FIELDS))
+    missing = [name for name in fields if name not in record]
+    unknown = sorted(set(record) - set(fields))
     if missing or unknown:
         problem = f"field '{missing[0]}' is missing" if missing else f"unknown field '{unknown[0]}'"
+        if unknown == ["labels"] and not missing:
+            problem += ", since corpus.labels says next_token: leave one of them out"
         raise ValueError(f"{problem} (id '{row_id}')")
     if row_id in seen:
         raise ValueError(f"duplicate id '{row_id}'; every row needs its own")

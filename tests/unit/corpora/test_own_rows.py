@@ -39,6 +39,34 @@ def test_string_tokens_are_numbered_in_the_order_in_which_they_first_appear(tmp_
     assert second.tokens == (2, 0)
 
 
+def next_token_lines(tmp_path, *lines):
+    return OwnRows(path=str(write_lines(tmp_path / "mine.jsonl", *lines)), labels="next_token")
+
+
+def test_the_label_of_a_token_can_be_the_one_that_comes_next(tmp_path):
+    """n tokens supervise n - 1: three, and none in a row of one."""
+    lines = [without(record(row_id, tokens=tokens), "labels") for row_id, tokens in (("a", (7, 3, 3, 0)), ("b", (5,)))]
+    first, second = read(next_token_lines(tmp_path, *lines))
+    assert (first.tokens, first.labels) == ((7, 3, 3, 0), (3, 3, 0, -100))
+    assert (second.tokens, second.labels) == ((5,), (-100,))
+
+
+def test_words_are_labelled_with_the_number_of_the_next_word(tmp_path):
+    line = without(record("a", tokens=("to", "be", "or", "not", "to", "be")), "labels")
+    corpus = next_token_lines(tmp_path, line)
+    [row] = read(corpus)
+    assert (row.tokens, row.labels) == ((0, 1, 2, 3, 0, 1), (1, 2, 3, 0, 1, -100))
+    assert vocabulary(corpus, seed=0) == ["to", "be", "or", "not"]
+
+
+def test_labels_that_are_given_where_they_follow_from_the_tokens_are_refused(tmp_path):
+    message = r"unknown field 'labels', since corpus.labels says next_token: leave one of them out \(id 'a'\)"
+    with pytest.raises(CorpusError, match=message):
+        list(read(next_token_lines(tmp_path, record("a"))))
+    with pytest.raises(CorpusError, match=r"with the fields id, split, tokens$"):
+        list(read(next_token_lines(tmp_path, "[1]")))
+
+
 BAD_ROWS = {
     "no token": (record("b", tokens=(), labels=()), "the row has no token"),
     "tokens are no list": (record("b") | {"tokens": "ab"}, "tokens must be a list"),
