@@ -146,6 +146,15 @@ def check_evaluation(experiment: Experiment, at: Layout) -> int:
     return _conclude(at, "evaluation", check_evaluation(at.evaluation, at.lock))
 
 
+def scaling(experiment: Experiment, at: Layout) -> int:
+    """table, figure and manifest of the scaling; needs ddp_tokens.measure"""
+    from ddp_tokens.scaling_results import write_results
+
+    replicas = write_results(experiment, at)
+    _wrote(*(at.scaling / name for name in ("replicas.json", "scaling.csv", "scaling.png", "manifest.json")))
+    return 0 if replicas.as_expected else UNEXPECTED
+
+
 def exercise(experiment: Experiment, at: Layout) -> int:
     """both means and both gradients, before and after the counts change"""
     from ddp_tokens.exercise import as_text, work_out
@@ -169,6 +178,7 @@ COMMANDS: dict[str, Callable[[Experiment, Layout], int]] = {
     "control-table": control_table,
     "evaluate": evaluate,
     "check-evaluation": check_evaluation,
+    "scaling": scaling,
     "exercise": exercise,
 }
 

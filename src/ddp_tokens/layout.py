@@ -68,20 +68,27 @@ class Layout:
         return self.root / "evaluation.json"
 
     @property
+    def scaling(self) -> Path:
+        return self.root / "scaling"
+
+    @property
     def timings(self) -> Path:
-        return self.root / "scaling" / "timings.jsonl"
+        return self.scaling / "timings.jsonl"
 
     @property
     def runs_in_turn(self) -> Path:
-        return self.root / "scaling" / "runs.jsonl"
+        return self.scaling / "runs.jsonl"
 
     @property
     def machine(self) -> Path:
-        return self.root / "scaling" / "machine.json"
+        return self.scaling / "machine.json"
 
     @property
     def measured_states(self) -> Path:
-        return self.root / "scaling" / "ranks"
+        return self.scaling / "ranks"
+
+    def measured_state(self, rank: int) -> Path:
+        return self.measured_states / f"state-rank-{rank}.safetensors"
 
     @property
     def exercise(self) -> Path:

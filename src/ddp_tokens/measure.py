@@ -183,9 +183,7 @@ def time_updates(of: Measured, processes: int, group: dist.ProcessGroup) -> list
             own += by_hook(buckets, hooked_updates, time)
         found = gathered(own, as_it_comes.world)
     if processes == of.experiment.world_size:
-        save_tensors(
-            of.at.measured_states / f"state-rank-{of.world.rank}.safetensors", weights_of(as_it_comes.state.model)
-        )
+        save_tensors(of.at.measured_state(of.world.rank), weights_of(as_it_comes.state.model))
     log.info("%s: all-reduce timed in %d updates", count_of(processes), len(plan))
     return list(records(processes, found))
 

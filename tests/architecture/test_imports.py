@@ -55,6 +55,7 @@ ROOMS = [
     "lesson",
     "scaling_manifest",
     "scaling_figure",
+    "scaling_results",
     "report",
     "build",
     # with tensors
@@ -183,6 +184,7 @@ WITHOUT_TORCH = [
     "ddp_tokens.scaling",
     "ddp_tokens.scaling_manifest",
     "ddp_tokens.scaling_figure",
+    "ddp_tokens.scaling_results",
     "ddp_tokens.report",
     "ddp_tokens.build",
     "ddp_tokens.cli",

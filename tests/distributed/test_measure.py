@@ -86,7 +86,7 @@ def test_strong_runs_hold_the_windows_of_the_plan_and_weak_ones_a_share_per_proc
 
 
 def test_the_measured_weights_moved_and_are_those_of_both_ranks(measured):
-    states = [load_tensors(measured.at.measured_states / f"state-rank-{rank}.safetensors") for rank in range(2)]
+    states = [load_tensors(measured.at.measured_state(rank)) for rank in range(2)]
     initial = load_tensors(measured.at.initial)
     assert all(torch.equal(states[0][name], states[1][name]) for name in initial)
     assert any(not torch.equal(states[0][name], tensor) for name, tensor in initial.items())

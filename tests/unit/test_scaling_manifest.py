@@ -1,23 +1,17 @@
-import csv
 import json
-import runpy
 from dataclasses import replace
-from types import SimpleNamespace
 
-import numpy
 import pytest
-from safetensors.numpy import save_file
 
 from ddp_tokens.checks.replicas import ATOL
-from ddp_tokens.checks.verdict import read_verdicts
 from ddp_tokens.errors import EvidenceError
-from ddp_tokens.files import sha256, to_json, write_text
+from ddp_tokens.files import to_json
 from ddp_tokens.lesson import lesson_notes
 from ddp_tokens.scaling_manifest import NOTHING_TO_REDUCE, manifest
-from ddp_tokens.steps import settings_document, view
-from tests.helpers import PROJECT, tiny_experiment, write_lines
+from ddp_tokens.steps import view
+from tests.helpers import tiny_experiment
 from tests.unit.test_lesson import replicas
-from tests.unit.test_scaling import MACHINE, as_rows, machine, measured, timed, timed_runs
+from tests.unit.test_scaling import machine, measured
 
 FIRST = [
     *("seed", "lab", "launcher", "backend", "world_size", "model_params", "steps"),
@@ -117,67 +111,3 @@ def test_replicas_that_differ_are_in_the_manifest():
         "parameter": "head.bias",
         "allowed": ATOL,
     }
-
-
-# The adapter, on files as `measure` leaves them
-
-
-def run_adapter(folder, target, world_size=2, changed=0.0):
-    (folder / "ranks").mkdir(parents=True)
-    timings = [row for size, ms in {2: 5, 4: 8}.items() for row in timed(size, ms, ms)]
-    runs = [
-        *timed_runs("strong", {1: 40.0, 2: 50.0}, {1: 400, 2: 400}),
-        *timed_runs("weak", {1: 20.0, 2: 30.0}, {1: 200, 2: 400}),
-    ]
-    for rank in range(world_size):
-        weights = {"w": numpy.array([1.0 + rank * changed], numpy.float32)}
-        save_file(weights, folder / "ranks" / f"state-rank-{rank}.safetensors")
-    write_text(folder / "settings.json", settings_document(tiny_experiment(world_size=world_size), "scaling"))
-    inputs = {
-        "settings": folder / "settings.json",
-        "timings": write_lines(folder / "timings.jsonl", *as_rows(timings)),
-        "runs": write_lines(folder / "runs.jsonl", *as_rows(runs)),
-        "machine": write_lines(folder / "machine.json", MACHINE),
-        "ranks": folder / "ranks",
-    }
-    names = ("replicas.json", "scaling.csv", "scaling.png", "scaling.svg", "manifest.json")
-    keys = ("replicas", "csv", "figure", "figure_svg", "manifest")
-    outputs = dict(zip(keys, (str(target / name) for name in names), strict=True))
-    snakemake = SimpleNamespace(
-        input=SimpleNamespace(**{name: str(path) for name, path in inputs.items()}),
-        output=SimpleNamespace(**outputs),
-        log=[str(target / "scaling.log")],
-    )
-    runpy.run_path(str(PROJECT / "workflow_scripts" / "scaling.py"), {"snakemake": snakemake})
-    return {key: target / name for key, name in zip(keys, names, strict=True)}
-
-
-def test_the_adapter_writes_all_and_the_same_bytes_each_time(tmp_path):
-    once = run_adapter(tmp_path / "inputs", tmp_path / "once")
-    again = run_adapter(tmp_path / "same inputs", tmp_path / "again")
-    for name in ("csv", "figure", "figure_svg", "manifest"):  # the verdict names its evidence by path
-        assert sha256(once[name]) == sha256(again[name])
-    document = json.loads(once["manifest"].read_text())
-    assert list(document)[: len(FIRST)] == FIRST
-    assert (document["byte_equivalent"], document["replicas"]["outcome"]) == (True, "pass")
-    assert len(list(csv.DictReader(once["csv"].open()))) == 4
-    check, [verdict] = read_verdicts(once["replicas"])
-    assert (check, verdict.case, verdict.outcome) == ("measured_replicas", "measured", "pass")
-    assert len(verdict.evidence) == 2
-
-
-def test_replicas_that_differ_too_much_leave_a_verdict_and_a_manifest_that_says_so(tmp_path):
-    files = run_adapter(tmp_path / "inputs", tmp_path / "out", changed=0.5)
-    document = json.loads(files["manifest"].read_text())
-    assert (document["byte_equivalent"], document["replicas"]["outcome"]) == (False, "fail")
-    assert document["lesson_notes"].endswith("The replicas do not agree: w off by 0.5, more than 1e-05.")
-    [verdict] = read_verdicts(files["replicas"])[1]
-    assert (verdict.expected, verdict.outcome) == ("pass", "fail")
-
-
-def test_a_user_error_is_one_sentence_in_the_log(tmp_path):
-    with pytest.raises(SystemExit) as caught:
-        run_adapter(tmp_path / "inputs", tmp_path / "out", world_size=3)
-    assert caught.value.code == 2
-    [line] = (tmp_path / "out" / "scaling.log").read_text().splitlines()
-    assert line.startswith("timings.jsonl holds no step of the experiment's 3 ranks; measure again")
