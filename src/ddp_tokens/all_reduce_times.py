@@ -62,6 +62,7 @@ def unsynchronized_backward_s(model: DistributedDataParallel, workload: Workload
 
 def bucket_bytes(model: DistributedDataParallel) -> list[int]:
     """Bytes of each bucket of the model's last reduction, as DDP tells them. The layout changes after the first."""
+    # The only place where DDP tells its buckets; a hook would see them too, and change what is measured.
     told = model._get_ddp_logging_data()
     sizes = told.get("rebuilt_bucket_sizes") or told["bucket_sizes"]
     return [int(size) for size in sizes.split(", ")]

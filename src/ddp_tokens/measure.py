@@ -13,6 +13,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -41,6 +42,8 @@ from ddp_tokens.world import World, world_from_environment
 
 PROGRAM = "ddp_tokens.measure"
 BACKEND = "gloo"
+# Ranks that have no part wait for those that have: a rank that hangs is found by the others of its own group.
+LONGEST_WAIT = timedelta(days=1)
 Record = dict[str, Any]
 log = logging.getLogger(PROGRAM)
 
@@ -54,21 +57,26 @@ def main(arguments: Sequence[str]) -> int:
     level = logging.INFO if world.is_main else logging.ERROR
     logging.basicConfig(level=level, format="%(message)s", stream=sys.stderr)
     make_deterministic(experiment.threads_per_rank)
-    measured = Measured(experiment, at, read_prepared(experiment, at), load(experiment.workload), world)
+    prepared, workload = read_prepared(experiment, at), load(experiment.workload)
     with process_group(BACKEND, experiment.timeout_s):
-        measure(measured)
+        measure(Measured(experiment, at, prepared, workload, world, dist.new_group(timeout=LONGEST_WAIT)))
     return 0
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What is measured; `world`: of all ranks that were started."""
+    """What is measured; `world`: of all ranks that were started; `everyone`: their group, for waits of any length."""
 
     experiment: Experiment
     at: Layout
     prepared: Prepared
     workload: Workload
     world: World
+    everyone: dist.ProcessGroup
+
+    def wait_for_all(self) -> None:
+        with within(self.everyone):
+            barrier()
 
 
 def measure(of: Measured) -> None:
@@ -78,7 +86,7 @@ def measure(of: Measured) -> None:
         shutil.rmtree(of.at.measured_states, ignore_errors=True)
     seed_rank(of.experiment.seed, of.world.rank)
     loops = {number: Loop.of(of, number, group) for number, group in groups.items() if of.world.rank < number}
-    runs = run_in_turn(loops, list(groups), of.experiment.scaling.repeats)
+    runs = run_in_turn(of, loops)
     timings = [row for number, group in groups.items() for row in time_updates(of, number, group)]
     if of.world.is_main:
         write_json_lines(of.at.runs_in_turn, runs)
@@ -86,15 +94,15 @@ def measure(of: Measured) -> None:
         write_json(of.at.machine, machine(of, loops[1].model))
 
 
-def run_in_turn(loops: Mapping[int, "Loop"], processes: Sequence[int], repeats: int) -> list[Record]:
-    """One record per run: `repeats` rounds, each with every number of processes on both kinds of plan.
+def run_in_turn(of: Measured, loops: Mapping[int, "Loop"]) -> list[Record]:
+    """One record per run: `scaling.repeats` rounds, each with every number of processes on both kinds of plan.
 
     `loops`: those in which this rank has a part, by number of processes.
     """
     runs = []
-    for repeat in range(repeats + 1):
-        for number in processes[:: 1 if repeat % 2 else -1]:
-            barrier()
+    for repeat in range(of.experiment.scaling.repeats + 1):
+        for number in of.experiment.measured_processes[:: 1 if repeat % 2 else -1]:
+            of.wait_for_all()
             if number in loops:
                 found = [loops[number].run(kind) for kind in (STRONG, WEAK)]
                 if repeat:  # round 0 is warm-up
@@ -167,7 +175,7 @@ def time_updates(of: Measured, processes: int, group: dist.ProcessGroup) -> list
     These are the experiment's windows, dealt to this many processes. Each is trained on twice: by a model as DDP
     reduces it, for the difference, and by another whose hook is timed.
     """
-    barrier()
+    of.wait_for_all()
     if of.world.rank >= processes:
         return []
     plan = plan_for(STRONG, of.prepared.plan, processes)

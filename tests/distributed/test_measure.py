@@ -1,11 +1,13 @@
 """Two real ranks measure one and two processes in turn. Asserted is what was measured, never how long it took."""
 
 import os
+import time
 from pathlib import Path
 
 import pytest
 import torch
 
+from ddp_tokens import measure as module
 from ddp_tokens.all_reduce_times import BackwardTime, by_difference, by_hook, time_buckets
 from ddp_tokens.config_reading import load_experiment
 from ddp_tokens.corpora.lock import read_corpus
@@ -110,6 +112,24 @@ def test_a_wrong_number_of_ranks_is_refused(measured, monkeypatch, capsys):
     )
 
 
+def measure_with_one_process_slow(world, arguments, seconds):
+    original = module.time_updates
+
+    def slow(of, processes, group):
+        if of.world.rank < processes == 1:
+            time.sleep(seconds)
+        return original(of, processes, group)
+
+    module.time_updates = slow
+    return run_as_program(PROGRAM, main, arguments)
+
+
+def test_ranks_without_a_part_wait_longer_than_for_a_collective(tmp_path):
+    tiny = prepared(tmp_path, 2, scaling={"processes": [1, 2], "repeats": 1, "windows": 1}, timeout_s=3)
+    assert run_ranks(measure_with_one_process_slow, 2, tmp_path, tiny.arguments(), 4.5, joined=False) == [0, 0]
+    assert len(read_json_lines(tiny.at.timings)) == 2 * STEPS * (1 + 2)
+
+
 def gradients_of_both_ways(world, config, root):
     """By name: what plain DDP leaves, what is left after a timed backward, and what the timed hook leaves."""
     experiment, at = load_experiment(config), Layout(Path(root))
@@ -124,13 +144,13 @@ def gradients_of_both_ways(world, config, root):
         for _ in range(3):
             yield accumulate(model, workload, batches, lambda loss: loss / 7, progress)
 
-    plain, difference, hooked, time = wrapped(), wrapped(), wrapped(), BackwardTime()
-    of_plain, of_difference, of_hook = (updates(model, time) for model in (plain, difference, hooked))
+    plain, difference, hooked, backward = wrapped(), wrapped(), wrapped(), BackwardTime()
+    of_plain, of_difference, of_hook = (updates(model, backward) for model in (plain, difference, hooked))
     times = time_buckets(hooked, None)
     for _ in range(3):  # DDP lays its buckets out anew after the first
         next(of_plain)
-        by_difference(difference, workload, batches[-1], of_difference, time)
-        compute, communication, size, buckets = by_hook(times, of_hook, time)
+        by_difference(difference, workload, batches[-1], of_difference, backward)
+        compute, communication, size, buckets = by_hook(times, of_hook, backward)
     left = [gradients_of(model.module) for model in (plain, difference, hooked)]
     with plain.no_sync():
         accumulate(plain, workload, batches, lambda loss: loss / 7)
