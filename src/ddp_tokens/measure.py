@@ -27,6 +27,7 @@ from ddp_tokens.checkpoint import TrainingState
 from ddp_tokens.config import Experiment
 from ddp_tokens.determinism import make_deterministic, seed_rank
 from ddp_tokens.distributed import barrier, process_group, sum_over_ranks, within, wrap_for_ddp
+from ddp_tokens.errors import PlanError
 from ddp_tokens.files import write_json, write_json_lines
 from ddp_tokens.inputs import Prepared, initial_model, read_prepared
 from ddp_tokens.layout import Layout
@@ -165,8 +166,16 @@ class Loop:
 
 
 def plan_for(scaling: str, plan: Plan, processes: int) -> Plan:
-    """Strong: the rows of each window, dealt to this many processes. Weak: each process has the rows of one rank."""
-    return dealt(plan, processes) if scaling == STRONG else one_share_each(plan, processes)
+    """Strong: the rows of each window, dealt to this many processes. Weak: each process has the rows of one rank.
+
+    Raises PlanError when a window holds fewer rows than there are processes.
+    """
+    if scaling == WEAK:
+        return one_share_each(plan, processes)
+    try:
+        return dealt(plan, processes)
+    except PlanError as error:
+        raise PlanError(f"{error} (field scaling.processes)") from None
 
 
 def time_updates(of: Measured, processes: int, group: dist.ProcessGroup) -> list[Record]:

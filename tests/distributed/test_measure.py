@@ -12,6 +12,7 @@ from ddp_tokens.all_reduce_times import BackwardTime, by_difference, by_hook, ti
 from ddp_tokens.config_reading import load_experiment
 from ddp_tokens.corpora.lock import read_corpus
 from ddp_tokens.distributed import wrap_for_ddp
+from ddp_tokens.errors import PlanError
 from ddp_tokens.files import read_json, read_json_lines
 from ddp_tokens.inputs import initial_model, read_prepared
 from ddp_tokens.layout import Layout
@@ -110,6 +111,11 @@ def test_a_wrong_number_of_ranks_is_refused(measured, monkeypatch, capsys):
         "ddp_tokens.measure: 2 ranks were started but 4 are measured, the most of scaling.processes and world_size: "
         "start 4 ranks\n"
     )
+
+
+def test_more_processes_than_rows_in_a_window_are_refused():
+    with pytest.raises(PlanError, match=r"window 1 holds 2 rows, too few for 3 ranks: .* \(field scaling.processes\)$"):
+        module.plan_for("strong", [[[["a"]], [["b"]]]], 3)
 
 
 def measure_with_one_process_slow(world, arguments, seconds):

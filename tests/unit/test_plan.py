@@ -17,6 +17,7 @@ from ddp_tokens.plan import (
     dealt,
     make_plan,
     make_shard,
+    one_share_each,
     plan_document,
     pools,
     read_plan,
@@ -296,3 +297,12 @@ def test_a_plan_by_length_keeps_its_bytes():
         sha256(to_json(plan).encode()).hexdigest() == "af8a22dc29d1f3a6fabcaa592f9e3fc8166559ac9f2db9e792a73501312c1f8c"
     )
     assert make_plan(training, seed=17, steps=100, world_size=2, accumulation=2, batch=8, sharding=BY_LENGTH) == plan
+
+
+def test_each_process_gets_the_share_of_one_rank_in_turn():
+    """Shares of 3 windows of 2 ranks, in order: a, b, c, d, e, f. Three processes take abc, def, and abc again."""
+    plan = [[[["a"]], [["b"]]], [[["c1"], ["c2"]], [["d"]]], [[["e"]], [["f"]]]]
+    a, b, c, d, e, f = (share for window in plan for share in window)
+    assert one_share_each(plan, 1) == [[a], [b], [c]]
+    assert one_share_each(plan, 2) == plan
+    assert one_share_each(plan, 3) == [[a, b, c], [d, e, f], [a, b, c]]
