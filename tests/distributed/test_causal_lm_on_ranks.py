@@ -14,6 +14,7 @@ from ddp_tokens.evaluation import evaluate_checkpoint
 from ddp_tokens.files import read_json, sha256, write_json
 from ddp_tokens.layout import Layout
 from ddp_tokens.normalization import TOKEN_MEAN
+from ddp_tokens.samples import NUMBER
 from ddp_tokens.steps import view
 from ddp_tokens.tensors import load_tensors
 from ddp_tokens.world import World
@@ -145,7 +146,7 @@ def test_scores_come_with_perplexity_and_with_what_the_model_writes(tiny, tmp_pa
         assert scores[split]["rows"] == rows
         assert scores[split]["perplexity"] == math.exp(scores[split]["loss_per_token"])
     records = [json.loads(line) for line in tiny.at.rows.read_text().splitlines()]
-    first = [record["tokens"][0] for record in records if record["split"] == "test"][:8]
+    first = [record["tokens"][0] for record in records if record["split"] == "test"][:NUMBER]
     for name in ("samples", "samples_at_start"):
         sequences = [[int(number) for number in text.split()] for text in scores[name]]
         assert [sequence[0] for sequence in sequences] == first

@@ -1,6 +1,5 @@
 """Training through the real code path: a resumed run is the continuous one bit for bit, and the check would notice."""
 
-import json
 import os
 import signal
 from pathlib import Path
@@ -8,10 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch.nn.parallel import DistributedDataParallel
 
 from ddp_tokens import checkpoint
-from ddp_tokens import train as train_module
 from ddp_tokens.checkpoint_files import verify
 from ddp_tokens.checks.verdict import Verdict, diagnosis_of
 from ddp_tokens.config_reading import load_experiment
@@ -89,49 +86,6 @@ def test_ranks_drop_out_differently(trained):
     """Equal generators would make the ranks' noise the same: each rank's is seeded for itself."""
     generators = [sha256(trained(2).interrupted / f"rank-{rank}.safetensors") for rank in range(2)]
     assert len(set(generators)) == 2
-
-
-def test_three_ranks_are_judged_and_hold_the_same_weights(trained, record_property):
-    """DDP lays out its buckets anew after the first synchronization of a process, so with three ranks a resumed process
-    adds in another order than the continuous one (known failure bucket-rebuild). What comes of it is recorded, not
-    asserted; the next test shows that nothing else differs.
-    """
-    tiny = trained(3)
-    verdicts = tiny.resume_verdicts()
-    record_property("resume_at_three_ranks", json.dumps({case: verdict.outcome for case, verdict in verdicts.items()}))
-    assert verdicts.keys() >= {
-        "weights_moved",
-        "parameters",
-        "optimizer_state",
-        "history",
-        "rank_0",
-        "rank_1",
-        "rank_2",
-    }
-    assert verdicts["weights_moved"].outcome == "pass"
-    # If the paths part, then by rounding: parameters are below 1 and float32 rounds them by 6e-8.
-    assert verdicts["parameters"].observed["max_abs_difference"] < 1e-6
-    assert [verdict.outcome for verdict in tiny.replica_verdicts()] == ["pass"] * 3
-
-
-def train_with_fixed_buckets(world: World, arguments: list[str]) -> dict[str, Any]:
-    """With find_unused_parameters, DDP keeps its first bucket layout."""
-    wrapped = []
-
-    def wrap(model: torch.nn.Module, world: World) -> DistributedDataParallel:
-        wrapped.append(DistributedDataParallel(model, find_unused_parameters=True))
-        return wrapped[-1]
-
-    train_module.wrap_for_ddp = wrap
-    return train_as_program(world, arguments) | {"wrapped": len(wrapped)}
-
-
-def test_three_ranks_resume_exactly_when_buckets_keep_their_layout(copy_of):
-    tiny = copy_of(3)
-    for more in ([], ["--continuous"], ["--resume", str(tiny.interrupted)]):
-        ranks = run_ranks(train_with_fixed_buckets, 3, tiny.folder, tiny.arguments(*more), joined=False)
-        assert [(rank["code"], rank["wrapped"]) for rank in ranks] == [(0, 1)] * 3
-    assert set(outcomes(tiny).values()) == {"pass"}
 
 
 def resume_with_fault(world: World, arguments: list[str], fault: str) -> dict[str, Any]:
