@@ -2,6 +2,7 @@
 
 import json
 import math
+import zipfile
 from pathlib import Path
 
 import pandas
@@ -93,6 +94,14 @@ def test_a_second_build_has_nothing_to_do(built):
     assert rules_to_run(built) == set()
     assert "Nothing to be done" in build(built)
     assert digests(built / "results") == before
+
+
+def test_the_report_needs_no_number_of_cores(built, tmp_path):
+    """As `make` calls Snakemake last of all."""
+    report = tmp_path / "report.zip"
+    done = run(built, "snakemake", "results/tiny/summary.json", "--report", str(report))
+    assert done.returncode == 0, done.stdout
+    assert any(name.endswith("scores.html") for name in zipfile.ZipFile(report).namelist())
 
 
 def test_two_rebuilds_are_byte_identical(built, tmp_path):
