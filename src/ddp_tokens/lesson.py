@@ -88,7 +88,8 @@ def _parts(one: Point, two: Point, machine: Machine) -> str:
     largest = max(parts, key=lambda name: parts[name])
     told = (
         f"With two an update took {number(two.measured_ms)} ms. "
-        f"Computing should take {number(two.compute_ms)} ({half}), the all-reduce took {number(two.allreduce_ms)}"
+        f"Computing should take {number(two.compute_ms)} ({half}), "
+        f"the all-reduce without waiting took {number(two.allreduce_ms)}"
     )
     if parts[REST] < 0:
         return (

@@ -65,7 +65,8 @@ def test_two_that_are_slower_are_told_in_full():
         "Two processes were slower than one on the same windows: 8,000 tokens/s against 10,000 (20.0 % fewer), in "
         "every repeat. "
         "With two an update took 50.0 ms. "
-        "Computing should take 20.0 (half of one process's 40.0), the all-reduce took 5.0, and 25.0 remain: waiting "
+        "Computing should take 20.0 (half of one process's 40.0), "
+        "the all-reduce without waiting took 5.0, and 25.0 remain: waiting "
         "for the slower rank, other collectives, optimizer and operating system, not told apart. "
         "The largest part is the rest. "
         "Splitting the rows should save 20.0 ms; all-reduce and rest took 30.0, more: so two are slower, though the "
@@ -82,7 +83,7 @@ def test_two_that_are_faster_are_told_why():
     assert text.startswith(
         "Two processes were faster than one on the same windows: 13,333 tokens/s against 10,000 (33.3 % more), in every"
     )
-    assert "the all-reduce took 5.0, and 5.0 remain" in text
+    assert "the all-reduce without waiting took 5.0, and 5.0 remain" in text
     assert "The largest part is computing." in text
     assert "Splitting the rows should save 20.0 ms; all-reduce and rest took 10.0, less: so two are faster." in text
     assert "14,286 tokens/s, more than with two." in text  # four: 400 / 28 ms
@@ -111,7 +112,8 @@ def test_parts_that_exceed_the_whole_leave_no_rest_to_explain():
     """20 + 5 - 22 = 3 ms too much; 2 ms came on top of computing."""
     text = notes(**NO_REST)
     assert (
-        "the all-reduce took 5.0, together 3.0 too much: no rest is left, and the model overstates a part or counts an "
+        "the all-reduce without waiting took 5.0, "
+        "together 3.0 too much: no rest is left, and the model overstates a part or counts an "
         "overlap twice. The larger part is computing."
     ) in text
     assert "Splitting the rows should save 20.0 ms; what came on top took 2.0, less" in text
