@@ -37,6 +37,16 @@ onstart:
     experiments.require_ready()
 
 
+onerror:
+    experiments.forget_unfinished(
+        rules.summary.input, [rules.summary.output.json, rules.gate.output.gate]
+    )
+    experiments.forget_unfinished(
+        rules.control_table.input,
+        [rules.control_table.output.verdicts, rules.control_gate.output.gate],
+    )
+
+
 rule report_items:
     input:
         expand("results/{experiment}/summary.json", experiment=experiments.names),

@@ -71,6 +71,14 @@ rule summary:
             rules.check_evaluation.output.verdicts,
         ],
         evaluation=rules.evaluate.output.evaluation,
+        made=[
+            *rules.prepare.output,
+            *rules.reference.output,
+            *rules.gradients.output,
+            *rules.interrupt.output,
+            *rules.continuous.output,
+            *rules.resume.output,
+        ],
         templates=expand(
             "src/ddp_tokens/templates/{page}.html",
             page=["page", "marks", "verdicts", "scores", "config", "versions"],

@@ -1,6 +1,18 @@
 # The three runs. Nothing trains on an unproven gradient: training reads both verdicts and refuses when one is not as
-# expected. They only guard, hence `ancient`: a check that is edited and run again does not train again. Their paths are
-# written out, since `ancient(rules.X.output.Y)` would mark the output itself, for every rule that reads it.
+# expected. They only guard: a check that is edited and run again does not train again.
+
+
+def guard(run, check):
+    """The verdicts of a check, as an `ancient` input. Snakemake does not ask for a job's own reasons to run below a job
+    that must run, and does not go through an `ancient` input, so where the run is out of date it is a usual one.
+    """
+
+    def verdicts(wildcards):
+        path = f"results/{wildcards.experiment}/checks/{check}.json"
+        stale = experiments.is_out_of_date(wildcards.experiment, run)
+        return path if stale else ancient(path)
+
+    return verdicts
 
 
 rule interrupt:
@@ -10,8 +22,8 @@ rule interrupt:
         lock=rules.prepare.output.lock,
         plan=rules.prepare.output.plan,
         initial=rules.reference.output.initial,
-        check_loss=ancient("results/{experiment}/checks/loss.json"),
-        check_parity=ancient("results/{experiment}/checks/gradient_parity.json"),
+        check_loss=guard("interrupt", "loss"),
+        check_parity=guard("interrupt", "gradient_parity"),
     output:
         run=directory("results/{experiment}/runs/interrupt"),
     log:
@@ -38,8 +50,8 @@ rule continuous:
         lock=rules.prepare.output.lock,
         plan=rules.prepare.output.plan,
         initial=rules.reference.output.initial,
-        check_loss=ancient("results/{experiment}/checks/loss.json"),
-        check_parity=ancient("results/{experiment}/checks/gradient_parity.json"),
+        check_loss=guard("continuous", "loss"),
+        check_parity=guard("continuous", "gradient_parity"),
     output:
         run=directory("results/{experiment}/runs/continuous"),
     log:
@@ -67,8 +79,8 @@ rule resume:
         plan=rules.prepare.output.plan,
         initial=rules.reference.output.initial,
         interrupted=rules.interrupt.output.run,
-        check_loss=ancient("results/{experiment}/checks/loss.json"),
-        check_parity=ancient("results/{experiment}/checks/gradient_parity.json"),
+        check_loss=guard("resume", "loss"),
+        check_parity=guard("resume", "gradient_parity"),
     output:
         run=directory("results/{experiment}/runs/resume"),
     log:

@@ -1,11 +1,11 @@
 # What an all-reduce costs on this machine's CPU, and tokens per second on other numbers of processes. No other target needs
-# it, and what it finds differs each time. `measure` asks for more threads than there are cores, and so gets them all: nothing
-# else runs beside it.
+# it, and what it finds differs each time. It asks for more threads than there are cores, and so gets them all: nothing else
+# runs beside it.
 
 
-rule measure:
+rule scaling:
     input:
-        settings="results/{experiment}/settings/measure.json",
+        settings="results/{experiment}/settings/scaling.json",
         rows=rules.prepare.output.rows,
         lock=rules.prepare.output.lock,
         plan=rules.prepare.output.plan,
@@ -17,31 +17,6 @@ rule measure:
         runs="results/{experiment}/scaling/runs.jsonl",
         machine="results/{experiment}/scaling/machine.json",
         ranks=directory("results/{experiment}/scaling/ranks"),
-    log:
-        "results/{experiment}/logs/measure.log",
-    benchmark:
-        "results/{experiment}/benchmarks/measure.tsv"
-    conda:
-        "../envs/environment.yaml"
-    threads: 4096
-    params:
-        launch=lambda wildcards, input: experiments.launch_to_measure(
-            wildcards.experiment
-        ),
-    message:
-        "{wildcards.experiment}: times of the all-reduce, and training on other numbers of processes"
-    shell:
-        "{params.launch} -m ddp_tokens.measure --settings {input.settings} > {log} 2>&1"
-
-
-rule scaling:
-    input:
-        settings="results/{experiment}/settings/scaling.json",
-        timings=rules.measure.output.timings,
-        runs=rules.measure.output.runs,
-        machine=rules.measure.output.machine,
-        ranks=rules.measure.output.ranks,
-    output:
         replicas="results/{experiment}/scaling/replicas.json",
         csv="results/{experiment}/scaling/scaling.csv",
         figure=report(
@@ -59,7 +34,12 @@ rule scaling:
         "results/{experiment}/benchmarks/scaling.tsv"
     conda:
         "../envs/environment.yaml"
+    threads: 4096
+    params:
+        launch=lambda wildcards, input: experiments.launch_to_measure(
+            wildcards.experiment
+        ),
     message:
-        "{wildcards.experiment}: what was measured, beside what was to be expected"
-    script:
-        "../workflow_scripts/scaling.py"
+        "{wildcards.experiment}: times of the all-reduce, and training on other numbers of processes"
+    shell:
+        "{params.launch} -m ddp_tokens.measure --settings {input.settings} > {log} 2>&1"

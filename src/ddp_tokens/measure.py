@@ -3,7 +3,7 @@
 Started once: python -m ddp_tokens.launch --nproc-per-node=4 -m ddp_tokens.measure --config EXPERIMENT.yaml
 with as many ranks as the largest number in `scaling.processes`, or `world_size` if that is larger. Every number of
 processes is measured in this one world, in turn; ranks that have no part wait in a barrier meanwhile. One process goes
-through DDP too, in a group of its own.
+through DDP too, in a group of its own. At the end rank 0 writes what the measurements come to.
 """
 
 import logging
@@ -34,10 +34,12 @@ from ddp_tokens.layout import Layout
 from ddp_tokens.options import parse, run_as_program
 from ddp_tokens.plan import Plan, counts_per_rank, dealt, microbatches_of, one_share_each
 from ddp_tokens.progress import UNWATCHED, Progress
+from ddp_tokens.scaling_results import write_results
 from ddp_tokens.scaling_rows import STRONG, WEAK
 from ddp_tokens.tensors import save_tensors, weights_of
 from ddp_tokens.trainer import build_optimizer, train
 from ddp_tokens.watching import end_with, starters_of_rank
+from ddp_tokens.working import running_alone
 from ddp_tokens.workloads import Workload, load
 from ddp_tokens.world import World, world_from_environment
 
@@ -50,7 +52,7 @@ log = logging.getLogger(PROGRAM)
 
 
 def main(arguments: Sequence[str]) -> int:
-    experiment, at, _ = parse(PROGRAM, arguments, "measure", description=__doc__)
+    experiment, at, _ = parse(PROGRAM, arguments, "scaling", description=__doc__)
     most = max(experiment.measured_processes)
     reason = f"{most} are measured, the most of scaling.processes and world_size: start {most} ranks"
     world = world_from_environment(os.environ, "cpu", most, reason)
@@ -59,8 +61,13 @@ def main(arguments: Sequence[str]) -> int:
     logging.basicConfig(level=level, format="%(message)s", stream=sys.stderr)
     make_deterministic(experiment.threads_per_rank)
     prepared, workload = read_prepared(experiment, at), load(experiment.workload)
-    with process_group(BACKEND, experiment.timeout_s):
+    with (
+        process_group(BACKEND, experiment.timeout_s),
+        running_alone(at.run_lock("scaling"), at.scaling, world, experiment.timeout_s),
+    ):
         measure(Measured(experiment, at, prepared, workload, world, dist.new_group(timeout=LONGEST_WAIT)))
+    if world.is_main:
+        write_results(experiment, at)
     return 0
 
 

@@ -137,6 +137,19 @@ def _judged(timings: Sequence[Timing], world_size: int, variant: str, steps: int
     return [by_step[step] for step in range(warm_up(steps) + 1, steps + 1)]
 
 
+def require_all_runs(runs: Sequence[Run], processes: Sequence[int], repeats: int) -> None:
+    """Raises EvidenceError unless each kind of scaling has each repeat, from 1 on, of each of these processes, once."""
+    found = [(str(run.scaling), run.processes, run.repeat) for run in runs]
+    needed = [(kind, of, repeat) for kind in (STRONG, WEAK) for of in processes for repeat in range(1, repeats + 1)]
+    for run in sorted({*found, *needed}):
+        if found.count(run) != needed.count(run):
+            kind, of, repeat = run
+            raise EvidenceError(
+                f"runs.jsonl: the {kind} run of {counted(of)}, repeat {repeat}, stands there {found.count(run)} times "
+                f"instead of {needed.count(run)}, as scaling.processes and scaling.repeats ask for; {MEASURE_AGAIN}"
+            )
+
+
 def points(runs: Sequence[Run], reduced: Mapping[int, Allreduce], machine: Machine) -> list[Point]:
     """A point for each (scaling, processes), strong first, in order of processes. `reduced`: see allreduces.
 

@@ -22,7 +22,9 @@ def write_results(experiment: Experiment, at: Layout) -> Verdict:
     """
     machine = scaling_rows.read_machine(at.machine)
     reduced = scaling.allreduces(scaling_rows.read_timings(at.timings), machine.steps)
-    points = scaling.points(scaling_rows.read_runs(at.runs_in_turn), reduced, machine)
+    runs = scaling_rows.read_runs(at.runs_in_turn)
+    scaling.require_all_runs(runs, experiment.measured_processes, experiment.scaling.repeats)
+    points = scaling.points(runs, reduced, machine)
     replicas = check_measured_replicas([at.measured_state(rank) for rank in range(experiment.world_size)])
     found = manifest(experiment, machine, points, reduced, replicas)
     write_verdicts(at.scaling / "replicas.json", CHECK, [replicas])

@@ -11,7 +11,7 @@ from ddp_tokens.files import read_json, read_json_lines
 
 STRONG, WEAK = "strong", "weak"
 DIFFERENCE, HOOK = "difference", "hook"
-MEASURE_AGAIN = "measure again (`snakemake --cores 2 --forcerun measure results/EXP/scaling/manifest.json`)"
+MEASURE_AGAIN = "delete this experiment's folder scaling/ and measure again"
 
 Whole = Annotated[int, Field(ge=1)]
 Index = Annotated[int, Field(ge=0)]

@@ -4,7 +4,7 @@ import hashlib
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -13,12 +13,13 @@ from ddp_tokens.config_reading import load_experiment
 from ddp_tokens.control_settings import require_suitable
 from ddp_tokens.errors import ConfigError, LaunchError
 from ddp_tokens.files import write_text
-from ddp_tokens.layout import checkpoint_name
+from ddp_tokens.layout import Layout, checkpoint_name
 from ddp_tokens.locks import holders, lock_alone
 from ddp_tokens.prepare import require_preparable
 from ddp_tokens.steps import settings_document
 
 CONFIG_FOLDER = Path("config")
+RESULTS = Path("results")
 SETTINGS_FOLDER = Path(".snakemake/settings")
 LOCK = Path(".snakemake/ddp-tokens.lock")
 NOT_OVERRIDES = ("experiments",)
@@ -104,6 +105,27 @@ class Experiments:
     def interrupted_checkpoint(self, name: str, run: str) -> str:
         return f"{run}/{checkpoint_name(self.get(name).interrupt_at)}"
 
+    def is_out_of_date(self, name: str, run: str) -> bool:
+        """As Snakemake would say of a run: it, or what it is made from, is not there, or is newer."""
+        at = Layout(RESULTS / name)
+        made_from = [at.root / "settings" / f"{run}.json", at.rows, at.lock, at.plan, at.initial]
+        if run == "resume":
+            made_from.append(_stamp(at.run("interrupt")))
+        files = [_stamp(at.run(run)), *made_from]
+        return not all(path.exists() for path in files) or any(_time(path) > _time(files[0]) for path in made_from)
+
+    def forget_unfinished(self, made: Iterable[str], concluded: Sequence[str]) -> None:
+        """Remove what was concluded earlier, per experiment, where something is missing from which it was.
+
+        For the end of a failed build: Snakemake has removed what the failed job would have made anew, and would take
+        what lies below for up to date. Paths hold {experiment}.
+        """
+        made = list(made)
+        for name in self._read_so_far:
+            if not all(Path(path.format(experiment=name)).exists() for path in made):
+                for path in concluded:
+                    Path(path.format(experiment=name)).unlink(missing_ok=True)
+
     def gpus(self, name: str) -> int:
         return needed_gpus(self.get(name))
 
@@ -130,6 +152,15 @@ class Experiments:
                 f"device cuda needs {needed} GPU{'s' if needed > 1 else ''} (one per rank) and torch sees {seen}: "
                 "lower world_size, or set device to cpu"
             )
+
+
+def _stamp(run: Path) -> Path:
+    """By whose time Snakemake judges a folder."""
+    return run / ".snakemake_timestamp"
+
+
+def _time(path: Path) -> int:
+    return path.stat().st_mtime_ns
 
 
 def needed_gpus(experiment: Experiment) -> int:

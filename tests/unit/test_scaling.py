@@ -10,7 +10,7 @@ from ddp_tokens.scaling_rows import Machine, Run, Timing, read_machine, read_run
 from tests.helpers import write_lines
 
 UPDATES, TOKENS = 10, 400  # strong: 400 tokens in each update, so that 40 ms per update are 10,000 tokens per second
-AGAIN = "measure again (`snakemake --cores 2 --forcerun measure results/EXP/scaling/manifest.json`)"
+AGAIN = "delete this experiment's folder scaling/ and measure again"
 MACHINE = {
     "cpu": "A CPU",
     "cores": 2,

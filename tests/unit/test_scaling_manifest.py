@@ -69,7 +69,7 @@ def test_ranks_that_were_not_timed_are_named():
         manifest_of(world_size=3)
     assert str(caught.value) == (
         "timings.jsonl holds no step of the experiment's 3 ranks; "
-        "measure again (`snakemake --cores 2 --forcerun measure results/EXP/scaling/manifest.json`)"
+        "delete this experiment's folder scaling/ and measure again"
     )
 
 

@@ -1,10 +1,8 @@
-"""From files as `measure` leaves them to the files that are read: by the rule's adapter and by hand."""
+"""From files as `measure` leaves them to the files that are read: what it calls at its end, and by hand."""
 
 import csv
 import json
 import logging
-import runpy
-from types import SimpleNamespace
 
 import numpy
 import pytest
@@ -12,70 +10,69 @@ from safetensors.numpy import save_file
 
 from ddp_tokens.checks.verdict import read_verdicts
 from ddp_tokens.cli import main
-from ddp_tokens.files import sha256, write_text
+from ddp_tokens.errors import EvidenceError
+from ddp_tokens.files import sha256
 from ddp_tokens.layout import Layout
 from ddp_tokens.options import run_as_program
 from ddp_tokens.scaling_results import write_results
-from ddp_tokens.steps import settings_document
-from tests.helpers import PROJECT, tiny_experiment, write_lines
+from ddp_tokens.steps import view
+from tests.helpers import tiny_experiment, write_lines
 from tests.unit.test_scaling import MACHINE, as_rows, timed, timed_runs
 from tests.unit.test_scaling_manifest import FIRST
 
 MADE = ("replicas.json", "scaling.csv", "scaling.png", "scaling.svg", "manifest.json")
 
 
+SCALING = {"processes": [1, 2, 4], "repeats": 3}
+
+
+def experiment(world_size=2):
+    return view(tiny_experiment(world_size=world_size, scaling=SCALING), "scaling")
+
+
 def measured_at(folder, ranks=2, changed=0.0):
-    """Two and four processes, timed; rank r's only weight is 1 + r * changed."""
+    """One, two and four processes, timed; rank r's only weight is 1 + r * changed."""
     at = Layout(folder / "tiny")
     at.measured_states.mkdir(parents=True)
     write_lines(at.timings, *as_rows([row for size, ms in {2: 5, 4: 8}.items() for row in timed(size, ms, ms)]))
-    strong = timed_runs("strong", {1: 40.0, 2: 50.0}, {1: 400, 2: 400})
-    write_lines(at.runs_in_turn, *as_rows([*strong, *timed_runs("weak", {1: 20.0, 2: 30.0}, {1: 200, 2: 400})]))
+    strong = timed_runs("strong", {1: 40.0, 2: 50.0, 4: 60.0}, {1: 400, 2: 400, 4: 400})
+    weak = timed_runs("weak", {1: 20.0, 2: 30.0, 4: 50.0}, {1: 200, 2: 400, 4: 800})
+    write_lines(at.runs_in_turn, *as_rows([*strong, *weak]))
     write_lines(at.machine, MACHINE)
     for rank in range(ranks):
         save_file({"w": numpy.array([1.0 + rank * changed], numpy.float32)}, at.measured_state(rank))
     return at
 
 
-def run_adapter(at, world_size=2):
-    write_text(at.root / "settings.json", settings_document(tiny_experiment(world_size=world_size), "scaling"))
-    snakemake = SimpleNamespace(
-        input=SimpleNamespace(settings=str(at.root / "settings.json")),
-        output=SimpleNamespace(manifest=str(at.scaling / "manifest.json")),
-        log=[str(at.root / "scaling.log")],
-    )
-    runpy.run_path(str(PROJECT / "workflow_scripts" / "scaling.py"), {"snakemake": snakemake})
-    return (at.root / "scaling.log").read_text().splitlines()
-
-
 def by_hand(at):
     config = at.root / "tiny.yaml"
-    config.write_text("world_size: 2\n")
+    config.write_text("world_size: 2\nscaling: {processes: [1, 2, 4], repeats: 3}\n")
     arguments = ["scaling", "--config", str(config), "--results", str(at.root.parent)]
     return run_as_program("ddp_tokens.cli", main, arguments)
 
 
-def test_the_adapter_writes_all_and_the_same_bytes_each_time(tmp_path):
+def test_all_is_written_and_the_same_bytes_each_time(tmp_path):
     once, again = measured_at(tmp_path / "once"), measured_at(tmp_path / "again")
     for at in (once, again):
-        run_adapter(at)
+        write_results(experiment(), at)
         assert {path.name for path in at.scaling.iterdir() if path.is_file()} >= set(MADE)
     for name in MADE[1:]:  # the verdict names its evidence by path
         assert sha256(once.scaling / name) == sha256(again.scaling / name)
     document = json.loads((once.scaling / "manifest.json").read_text())
     assert list(document)[: len(FIRST)] == FIRST
     assert (document["byte_equivalent"], document["replicas"]["outcome"]) == (True, "pass")
-    assert len(list(csv.DictReader((once.scaling / "scaling.csv").open()))) == 4
+    assert len(list(csv.DictReader((once.scaling / "scaling.csv").open()))) == 6
     check, [verdict] = read_verdicts(once.scaling / "replicas.json")
     assert (check, verdict.case, verdict.outcome) == ("measured_replicas", "measured", "pass")
     assert len(verdict.evidence) == 2
 
 
-def test_the_log_says_how_far_the_replicas_are_apart_and_what_was_learned(tmp_path):
+def test_the_log_says_how_far_the_replicas_are_apart_and_what_was_learned(tmp_path, caplog):
+    caplog.set_level(logging.INFO, "ddp_tokens")
     at = measured_at(tmp_path)
-    lines = run_adapter(at)
+    write_results(experiment(), at)
     lesson = json.loads((at.scaling / "manifest.json").read_text())["lesson_notes"]
-    assert lines == ["replicas: pass, bit-equal, largest difference 0", lesson]
+    assert caplog.messages == ["replicas: pass, bit-equal, largest difference 0", lesson]
 
 
 def test_by_hand_the_same_is_said_and_replicas_that_differ_end_with_1(tmp_path, caplog):
@@ -92,21 +89,47 @@ def test_by_hand_the_same_is_said_and_replicas_that_differ_end_with_1(tmp_path, 
 
 def test_close_replicas_pass_and_are_not_called_equal(tmp_path, caplog):
     caplog.set_level(logging.INFO, "ddp_tokens")
-    assert write_results(tiny_experiment(), measured_at(tmp_path, changed=2.0**-18)).outcome == "pass"
+    assert write_results(experiment(), measured_at(tmp_path, changed=2.0**-18)).outcome == "pass"
     assert caplog.messages[0] == "replicas: pass, not bit-equal, largest difference 3.81e-06"
 
 
 def test_one_rank_has_nothing_to_be_compared_with(tmp_path, caplog):
     caplog.set_level(logging.INFO, "ddp_tokens")
-    assert write_results(tiny_experiment(world_size=1), measured_at(tmp_path, ranks=1)).as_expected
+    assert write_results(experiment(world_size=1), measured_at(tmp_path, ranks=1)).as_expected
     assert caplog.messages[0] == "replicas: inconclusive, one rank alone, largest difference 0"
 
 
-def test_a_user_error_is_one_sentence_in_the_log_and_nothing_is_written(tmp_path):
+def test_where_a_rank_was_not_timed_nothing_is_written(tmp_path):
     at = measured_at(tmp_path, ranks=3)
-    with pytest.raises(SystemExit) as caught:
-        run_adapter(at, world_size=3)
-    assert caught.value.code == 2
-    [line] = (at.root / "scaling.log").read_text().splitlines()
-    assert line.startswith("timings.jsonl holds no step of the experiment's 3 ranks; measure again")
+    with pytest.raises(
+        EvidenceError, match=r"runs.jsonl: the strong run of 3 processes, repeat 1, stands"
+    ):
+        write_results(experiment(world_size=3), at)
+    assert not {path.name for path in at.scaling.iterdir()} & set(MADE)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda lines: lines[:-1], "weak run of 4 processes, repeat 3, stands there 0 times instead of 1"),
+        (lambda lines: lines[1:], "strong run of 1 process, repeat 1, stands there 0 times instead of 1"),
+        (lambda lines: [*lines, lines[3]], "strong run of 2 processes, repeat 1, stands there 2 times instead of 1"),
+        (
+            lambda lines: [line for line in lines if '"processes": 4' not in line],
+            "strong run of 4 processes, repeat 1, stands there 0 times instead of 1",
+        ),
+        (
+            lambda lines: [*lines, lines[0].replace('"repeat": 1', '"repeat": 4')],
+            "strong run of 1 process, repeat 4, stands there 1 times instead of 0",
+        ),
+    ],
+)
+def test_runs_that_are_not_those_that_were_asked_for_are_named(tmp_path, change, problem):
+    at = measured_at(tmp_path)
+    lines = at.runs_in_turn.read_text().splitlines()
+    changed = change(lines)
+    assert changed != lines
+    at.runs_in_turn.write_text("\n".join(changed) + "\n")
+    with pytest.raises(EvidenceError, match=f"runs.jsonl: the {problem}, as scaling.processes and scaling.repeats ask"):
+        write_results(experiment(), at)
     assert not {path.name for path in at.scaling.iterdir()} & set(MADE)
