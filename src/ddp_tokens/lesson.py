@@ -13,7 +13,8 @@ from ddp_tokens.scaling_rows import STRONG, Machine
 
 COMPUTING, REDUCING, REST = "computing", "the all-reduce", "the rest"
 HIGHER, LOWER, UNDECIDED = "higher", "lower", "undecided"
-# Up to a quarter apart counts as agreement. A choice, not a measurement: the sentence states the percentage.
+# Up to a quarter apart, relative to the larger of both, counts as agreement. A choice, not a measurement: the sentence
+# states the percentage.
 AGREEMENT = 0.25
 
 

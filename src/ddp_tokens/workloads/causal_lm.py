@@ -1,20 +1,23 @@
 """Predict the next token of a sequence with MiniGPT, a small decoder-only Transformer.
 
 Rows hold the shift already: the label at a position is the token that comes next, and the last position has none. So a
-row of n tokens has n - 1 supervised units, and nothing here shifts again.
+row of n tokens has n - 1 supervised units, or fewer where some are not supervised, and nothing here shifts again. Rows
+with other labels are refused: the model would learn something else in silence, to copy where the labels are the tokens.
 """
 
 import math
-from collections.abc import Set
+from collections.abc import Sequence, Set
 
 import torch
 from torch import nn
 from torch.nn import functional
 
+from ddp_tokens import labelled
 from ddp_tokens.config import Model
 from ddp_tokens.corpora.lock import Shape
+from ddp_tokens.corpora.rows import UNSUPERVISED, Row
 from ddp_tokens.errors import WorkloadError
-from ddp_tokens.labelled import Batch, collate, loss_sum, metrics
+from ddp_tokens.labelled import Batch, loss_sum, metrics
 
 __all__ = ["build_model", "collate", "forward", "loss_sum", "metrics", "sample"]
 
@@ -96,6 +99,32 @@ def build_model(settings: Model, shape: Shape) -> nn.Module:
             "workload token_labels"
         )
     return MiniGPT(settings, shape)
+
+
+def collate(rows: Sequence[Row], device: torch.device | str = "cpu") -> Batch:
+    """Raises WorkloadError when a supervised label is not the token that comes next."""
+    for row in rows:
+        _require_next_tokens(row)
+    return labelled.collate(rows, device)
+
+
+def _require_next_tokens(row: Row) -> None:
+    following = (*row.tokens[1:], UNSUPERVISED)
+    if row.labels == following:  # almost always, and faster than a look at each position
+        return
+    pairs = zip(row.labels, following, strict=True)
+    wrong = next((place for place, (label, after) in enumerate(pairs) if label not in (UNSUPERVISED, after)), None)
+    if wrong is None:
+        return
+    copies = all(label in (UNSUPERVISED, token) for label, token in zip(row.labels, row.tokens, strict=True))
+    last = wrong == len(row.tokens) - 1
+    raise WorkloadError(
+        f"row '{row.id}', position {wrong}: workload causal_lm predicts the next token, "
+        f"{'and the last position has none, but its' if last else f'which is {following[wrong]}, but the'} label is "
+        f"{row.labels[wrong]}{' (the labels are the tokens themselves, not shifted)' if copies else ''}: "
+        f"{'let it be -100' if last and not copies else 'shift the labels by one'}, or give rows without labels and "
+        "corpus.labels: next_token"
+    )
 
 
 def forward(model: nn.Module, batch: Batch) -> torch.Tensor:

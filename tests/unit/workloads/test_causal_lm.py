@@ -254,6 +254,69 @@ def test_labels_that_are_shifted_again_are_refused():
     assert reference_gradient(tiny_model(), causal_lm, [LONG, SHORT], window="window 2")
 
 
+TOKENS = (3, 5, 1, 5)
+WHAT_TO_DO = ": shift the labels by one, or give rows without labels and corpus.labels: next_token"
+
+
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        ((5, 1, 3, -100), "position 2: workload causal_lm predicts the next token, which is 5, but the label is 3"),
+        ((-100, 3, 5, 1), "position 1: workload causal_lm predicts the next token, which is 1, but the label is 3"),
+        (
+            (3, 5, 1, 5),
+            "position 0: workload causal_lm predicts the next token, which is 5, but the label is 3 (the labels are "
+            "the tokens themselves, not shifted)",
+        ),
+        (
+            (-100, 5, 1, 5),
+            "position 1: workload causal_lm predicts the next token, which is 1, but the label is 5 (the labels are "
+            "the tokens themselves, not shifted)",
+        ),
+    ],
+    ids=["one wrong", "shifted the other way", "copies", "copies after a prompt"],
+)
+def test_labels_that_are_not_the_next_tokens_are_refused(labels, said):
+    """Otherwise such a model learns in silence: to copy, where the labels are the tokens. The row is named."""
+    with pytest.raises(WorkloadError) as refusal:
+        causal_lm.collate([LONG, Row("x", "train", TOKENS, labels)])
+    assert str(refusal.value) == f"row 'x', {said}{WHAT_TO_DO}"
+
+
+LAST = "workload causal_lm predicts the next token, and the last position has none, but its label is"
+LET_IT_BE = ": let it be -100, or give rows without labels and corpus.labels: next_token"
+
+
+@pytest.mark.parametrize(
+    ("tokens", "labels", "said"),
+    [
+        (TOKENS, (5, 1, 5, 2), f"position 3: {LAST} 2{LET_IT_BE}"),
+        ((4,), (0,), f"position 0: {LAST} 0{LET_IT_BE}"),
+        ((4, 4), (4, 4), f"position 1: {LAST} 4 (the labels are the tokens themselves, not shifted){WHAT_TO_DO}"),
+    ],
+    ids=["beyond the row", "one token", "copies of one token"],
+)
+def test_a_label_of_the_last_position_is_refused(tokens, labels, said):
+    with pytest.raises(WorkloadError) as refusal:
+        causal_lm.collate([Row("x", "train", tokens, labels), SHORT])
+    assert str(refusal.value) == f"row 'x', {said}"
+
+
+@pytest.mark.parametrize(
+    ("labels", "units"), [((5, 1, 5, -100), 3), ((-100, -100, 5, -100), 1), ((5, -100, 5, -100), 2), ((-100,) * 4, 0)]
+)
+def test_positions_without_a_label_will_do_anywhere(labels, units):
+    batch = causal_lm.collate([Row("x", "train", TOKENS, labels)])
+    assert batch.labels.tolist() == [list(labels)]
+    assert batch.units == units
+
+
+def test_a_reference_gradient_refuses_labels_that_are_the_tokens():
+    row = Row("x", "train", TOKENS, TOKENS)
+    with pytest.raises(WorkloadError, match=r"row 'x', position 0: .*the labels are the tokens themselves"):
+        reference_gradient(tiny_model(), causal_lm, [LONG, row])
+
+
 def test_labels_that_are_no_tokens_are_refused():
     message = (
         "workload causal_lm predicts tokens, but the corpus has 8 classes of labels and a vocabulary of only 7 tokens: "
