@@ -101,9 +101,7 @@ def test_one_rank_has_nothing_to_be_compared_with(tmp_path, caplog):
 
 def test_where_a_rank_was_not_timed_nothing_is_written(tmp_path):
     at = measured_at(tmp_path, ranks=3)
-    with pytest.raises(
-        EvidenceError, match=r"runs.jsonl: the strong run of 3 processes, repeat 1, stands"
-    ):
+    with pytest.raises(EvidenceError, match=r"runs.jsonl: the strong run of 3 processes, repeat 1, stands"):
         write_results(experiment(world_size=3), at)
     assert not {path.name for path in at.scaling.iterdir()} & set(MADE)
 

@@ -1,13 +1,15 @@
 """What reruns after a change, and what must not."""
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.workflow.projects import rules_to_run
+from ddp_tokens.files import read_json
+from tests.workflow.projects import build, rules_to_run, snakemake
 
 TRAINING = {"interrupt", "continuous", "resume"}
 SCORES = {"evaluate", "check_evaluation"}
@@ -98,3 +100,44 @@ def test_another_world_size_reruns_all_but_the_arithmetic(built):
 def test_settings_of_experiments_are_none_of_the_controls(built):
     """They have a file of their own, and no override reaches them."""
     assert not CONTROLS & rules_to_run(built, "--config", "batch=3")
+
+
+def copy_of(built: Path, folder: Path) -> Path:
+    """With results, times and what Snakemake remembers."""
+    return Path(shutil.copytree(built, folder / "project"))
+
+
+def failing(project: Path, module: str, *options: str) -> None:
+    """A build in which one step fails; afterwards its source is as it was."""
+    source = project / "src/ddp_tokens" / module
+    before = source.read_text()
+    source.write_text(before + '\nraise SystemExit("injected")\n')
+    done = snakemake(project, *options, "results/tiny/gate.txt")
+    source.write_text(before)
+    assert done.returncode != 0
+
+
+def test_a_failed_step_before_the_runs_does_not_hide_that_they_are_out_of_date(built, tmp_path):
+    """`gradients` fails in a rebuild for more updates: its outputs are gone, corpus, plan and settings are new, the runs
+    and everything below are of before.
+    """
+    project = copy_of(built, tmp_path)
+    config = project / "config" / "tiny.yaml"
+    config.write_text(config.read_text().replace("steps: 4", "steps: 6"))
+    failing(project, "gradients.py", "--keep-going")
+    assert len(read_json(project / "results/tiny/plan.json")["plan"]) == 6
+    assert not (project / "results/tiny/gradients/token_mean.native.safetensors").exists(), "the injected fault fired"
+    assert (project / "results/tiny/runs/continuous/step-0004").exists()
+    needed = rules_to_run(project, "results/tiny/gate.txt")
+    assert needed >= {"gradients", "check_parity"} | TRAINING | AFTER_TRAINING
+
+
+def test_what_a_failed_step_would_have_made_is_made_by_the_same_command(built, tmp_path):
+    """`evaluate` fails in a rebuild: its output is gone, what was concluded from the one before must not stay."""
+    project = copy_of(built, tmp_path)
+    failing(project, "evaluation.py")
+    assert not (project / "results/tiny/evaluation.json").exists(), "the injected fault fired"
+    assert not (project / "results/tiny/gate.txt").exists()
+    assert rules_to_run(project, "results/tiny/gate.txt") >= SCORES | CONCLUSION
+    build(project, "results/tiny/gate.txt")
+    assert rules_to_run(project, "results/tiny/gate.txt") == set()
