@@ -1,14 +1,18 @@
 """Proves a distributed gradient and an exact resume. The includes stand in the order of the flow."""
 
 import os
+import sys
 
 from ddp_tokens.errors import UserError
 from ddp_tokens.workflow import (
     CONTROL_WORLD_SIZES,
     Experiments,
+    command_line,
     put_this_python_first,
+    targets_of,
 )
 from ddp_tokens.watching import SNAKEMAKE, sign_as
+from snakemake.cli import get_argument_parser
 from snakemake.exceptions import WorkflowError
 
 
@@ -21,8 +25,16 @@ report: "report/workflow.rst"
 put_this_python_first(os.environ)
 sign_as(SNAKEMAKE, os.environ)  # jobs end with this process
 
+# Snakemake tells a Snakefile its targets only when it has been parsed: they are read as Snakemake reads them.
+call = get_argument_parser().parse_args(command_line(sys.argv))
+targets = targets_of(
+    asked=call.targets,
+    moved=[*call.forcerun, *call.until, *call.prioritize],
+    jobs=[job.wildcards_dict for job in call.target_jobs],
+)
+
 try:
-    experiments = Experiments(config)
+    experiments = Experiments(config, targets)
 except UserError as error:
     raise WorkflowError(str(error)) from None
 

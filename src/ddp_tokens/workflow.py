@@ -4,8 +4,8 @@ import hashlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence
-from pathlib import Path
+from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
+from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from ddp_tokens.config import Experiment, OwnRows
@@ -19,19 +19,24 @@ from ddp_tokens.prepare import require_preparable
 from ddp_tokens.steps import settings_document
 
 CONFIG_FOLDER = Path("config")
-RESULTS = Path("results")
+RESULTS = "results"
 SETTINGS_FOLDER = Path(".snakemake/settings")
 LOCK = Path(".snakemake/ddp-tokens.lock")
 NOT_OVERRIDES = ("experiments",)
 CONTROLS = "controls"
+EVERY_EXPERIMENT = ("all", "report_items")  # the rules that ask for all of them
 CONTROL_WORLD_SIZES = (1, 2, 3, 4)
 
 
 class Experiments:
     """The experiments of one workflow, each read once: its YAML file with the overrides of the workflow's config."""
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        """Raises ConfigError when an experiment that is to be built is not valid."""
+    def __init__(self, config: Mapping[str, Any], targets: Collection[str] = ()) -> None:
+        """Reads what `targets` need, paths and rules: every experiment, unless each is a path below results/NAME.
+
+        Here and not when a rule asks, since Snakemake swallows an error in an input function where outputs exist.
+        Raises ConfigError when an experiment that is to be built is not valid.
+        """
         names = config.get("experiments") or []
         if not isinstance(names, list):
             raise ConfigError(f"config/config.yaml: field 'experiments' must be a list, [{names}], not {names!r}")
@@ -43,18 +48,45 @@ class Experiments:
             raise ConfigError("config/config.yaml: field 'experiments' names no experiment to build")
         if CONTROLS in self.names:
             raise ConfigError(f"config/config.yaml: '{CONTROLS}' is no experiment: `snakemake {CONTROLS}` builds them")
-        for name in (*self.names, CONTROLS):
-            self.get(name)
         require_suitable(self.get(CONTROLS))
+        named = named_experiments(targets)
+        if named:
+            for name in named:
+                self.get(name)
+        else:
+            self._read_all()
+
+    def _read_all(self) -> None:
+        for name in self.names:
+            try:
+                self.get(name)
+            except ConfigError as error:
+                raise ConfigError(f"{error}{self._hint(name)}") from None
+
+    def _hint(self, failing: str) -> str:
+        """What to do where the overrides, and not the file, are wrong for one experiment and fit another."""
+        if not self._is_valid(failing, {}):
+            return ""
+        fitting = next((name for name in self.names if self._is_valid(name, self._overrides)), None)
+        target = f"{RESULTS}/{fitting}/gate.txt"
+        return f"; to build one experiment only, name its target, such as {target}" if fitting else ""
+
+    def _is_valid(self, name: str, overrides: Mapping[str, Any]) -> bool:
+        try:
+            self._read(name, overrides)
+        except ConfigError:
+            return False
+        return True
 
     def get(self, name: str) -> Experiment:
         if name not in self._read_so_far:
-            self._read_so_far[name] = self._read(name)
+            self._read_so_far[name] = self._read(name, {} if name == CONTROLS else self._overrides)
         return self._read_so_far[name]
 
-    def _read(self, name: str) -> Experiment:
+    @staticmethod
+    def _read(name: str, overrides: Mapping[str, Any]) -> Experiment:
         path = CONFIG_FOLDER / f"{name}.yaml"
-        experiment = load_experiment(path, {} if name == CONTROLS else self._overrides)
+        experiment = load_experiment(path, overrides)
         if experiment.name != name:
             raise ConfigError(
                 f"{path}: field 'name' says {experiment.name}, but its results go to results/{name}: leave it out, "
@@ -107,7 +139,7 @@ class Experiments:
 
     def is_out_of_date(self, name: str, run: str) -> bool:
         """As Snakemake would say of a run: it, or what it is made from, is not there, or is newer."""
-        at = Layout(RESULTS / name)
+        at = Layout(Path(RESULTS) / name)
         made_from = [at.root / "settings" / f"{run}.json", at.rows, at.lock, at.plan, at.initial]
         if run == "resume":
             made_from.append(_stamp(at.run("interrupt")))
@@ -161,6 +193,35 @@ def _stamp(run: Path) -> Path:
 
 def _time(path: Path) -> int:
     return path.stat().st_mtime_ns
+
+
+def named_experiments(targets: Collection[str]) -> list[str]:
+    """The NAME of each target, where all are paths below results/NAME; none where one may need every experiment."""
+    paths = [PurePosixPath(os.path.normpath(target)).parts for target in targets]
+    if not all(len(path) > 2 and path[0] == RESULTS for path in paths):
+        return []
+    return sorted({path[1] for path in paths})
+
+
+def command_line(arguments: Sequence[str]) -> list[str]:
+    """What follows `snakemake` or `python -m snakemake` in sys.argv; nothing where another program called Snakemake."""
+    program = Path(arguments[0])
+    is_snakemake = program.name == "snakemake" or program.parts[-2:] == ("snakemake", "__main__.py")
+    return list(arguments[1:]) if is_snakemake else []
+
+
+def targets_of(asked: Collection[str], moved: Collection[str], jobs: Collection[Mapping[str, str]]) -> list[str]:
+    """What one call of Snakemake is to make.
+
+    `asked` are its targets. What --forcerun, --until and --prioritize name is `moved`: Snakemake takes files of it as
+    targets too, and rules without wildcards, of which EVERY_EXPERIMENT count. A job in a process of its own parses the
+    Snakefile again; it has no targets, but `jobs`, the wildcards of each, and needs their experiment only.
+    """
+    if jobs:
+        return [f"{RESULTS}/{wildcards.get('experiment', CONTROLS)}/job" for wildcards in jobs]
+    if not asked:
+        return []
+    return [*asked, *(name for name in moved if "/" in name or name in EVERY_EXPERIMENT)]
 
 
 def needed_gpus(experiment: Experiment) -> int:

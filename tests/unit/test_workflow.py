@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 
 from ddp_tokens.errors import ConfigError, CorpusError, LaunchError, PlanError
-from ddp_tokens.workflow import Experiments, needed_gpus, put_this_python_first, visible_gpus
+from ddp_tokens.workflow import (
+    Experiments,
+    command_line,
+    named_experiments,
+    needed_gpus,
+    put_this_python_first,
+    targets_of,
+    visible_gpus,
+)
 from tests.helpers import PROJECT
 
 
@@ -33,6 +41,115 @@ def test_overrides_reach_every_experiment(configs):
 def test_an_override_that_is_wrong_is_not_blamed_on_the_file(configs):
     with pytest.raises(ConfigError, match=r"tiny\.yaml, as overridden on the command line: unknown field 'bacth'"):
         Experiments({"experiments": ["tiny"], "bacth": 3})
+
+
+@pytest.fixture
+def two_kinds(configs):
+    """`tiny` is trained with SGD, whose momentum AdamW, the kind of `second`, does not have."""
+    (configs / "second.yaml").write_text("optimizer: {kind: adamw}\n")
+    return {"experiments": ["second", "tiny"], "optimizer": {"momentum": 0.5}}
+
+
+HINT = "; to build one experiment only, name its target, such as results/tiny/gate.txt"
+
+
+@pytest.mark.parametrize("targets", [(), ("all",), ("results/tiny/gate.txt", "all"), ("results/report.zip",)])
+def test_an_override_must_fit_every_experiment_that_may_be_built(two_kinds, targets):
+    with pytest.raises(ConfigError, match=r"second\.yaml.*'optimizer\.momentum' belongs to kind sgd") as refusal:
+        Experiments(two_kinds, targets)
+    assert str(refusal.value).endswith(HINT)
+
+
+def test_a_named_target_limits_an_override_to_its_experiment(two_kinds):
+    experiments = Experiments(two_kinds, ["results/tiny/gate.txt", "results/controls/gate.txt"])
+    assert experiments.names == ["second", "tiny"]
+    assert experiments.get("tiny").optimizer.momentum == 0.5
+    experiments.require_ready()
+    with pytest.raises(ConfigError, match="belongs to kind sgd"):
+        experiments.get("second")
+
+
+def test_a_named_target_is_refused_at_once_and_without_a_hint(two_kinds):
+    with pytest.raises(ConfigError, match="belongs to kind sgd") as refusal:
+        Experiments(two_kinds, ["results/second/gate.txt", "results/tiny/gate.txt"])
+    assert "to build one experiment only" not in str(refusal.value)
+
+
+def test_a_target_outside_of_the_list_is_read_too(two_kinds, configs):
+    (configs / "mine.yaml").write_text("steps: none\n")
+    with pytest.raises(ConfigError, match=r"mine\.yaml: field 'steps'"):
+        Experiments(two_kinds, ["results/mine/gate.txt"])
+
+
+def test_the_hint_names_only_what_the_override_fits(two_kinds, configs):
+    (configs / "third.yaml").write_text("optimizer: {kind: adamw}\n")
+    with pytest.raises(ConfigError) as refusal:
+        Experiments({**two_kinds, "experiments": ["second", "third", "tiny"]})
+    assert str(refusal.value).endswith(HINT)
+
+
+@pytest.mark.parametrize(
+    ("names", "overrides"),
+    [
+        (["second"], {"optimizer": {"momentum": 0.5}}),  # nothing else is in the list
+        (["second", "tiny"], {"bacth": 4}),  # fits none
+        (["tiny", "broken"], {}),  # the file is wrong, whatever the overrides
+        (["tiny", "broken"], {"batch": 3}),
+    ],
+)
+def test_no_hint_where_another_target_would_not_help(two_kinds, configs, names, overrides):
+    (configs / "broken.yaml").write_text("stesp: 4\n")
+    with pytest.raises(ConfigError) as refusal:
+        Experiments({"experiments": names, **overrides})
+    assert "to build one experiment only" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("targets", "names"),
+    [
+        ((), []),
+        (("all",), []),
+        (("results/tiny/gate.txt",), ["tiny"]),
+        (("./results//tiny/../second/runs/resume", "results/tiny/corpus/lock.json"), ["second", "tiny"]),
+        (("results/tiny/gate.txt", "controls"), []),
+        (("results/tiny",), []),
+        (("other/tiny/gate.txt",), []),
+    ],
+)
+def test_the_experiments_that_targets_name(targets, names):
+    assert named_experiments(targets) == names
+
+
+@pytest.mark.parametrize(
+    ("program", "arguments"),
+    [
+        ("bin/snakemake", ["all"]),
+        ("lib/snakemake/__main__.py", ["all"]),
+        ("snakemake/bin/pytest", []),
+        ("lib/pytest/__main__.py", []),
+    ],
+)
+def test_only_the_command_line_of_snakemake_names_targets(program, arguments):
+    assert command_line([program, "all"]) == arguments
+
+
+GATE = "results/tiny/gate.txt"
+
+
+@pytest.mark.parametrize(
+    ("asked", "moved", "jobs", "targets"),
+    [
+        ((), (), (), []),
+        ((), ("results/second/gate.txt",), (), []),  # beside the default target, all
+        ((GATE,), ("prepare",), (), [GATE]),
+        ((GATE,), ("results/second/gate.txt",), (), [GATE, "results/second/gate.txt"]),
+        ((GATE,), ("all",), (), [GATE, "all"]),
+        ((), (), ({"experiment": "tiny"},), ["results/tiny/job"]),
+        ((), (), ({"world_size": "2"},), ["results/controls/job"]),
+    ],
+)
+def test_what_a_call_is_to_make(asked, moved, jobs, targets):
+    assert targets_of(asked, moved, jobs) == targets
 
 
 HOLD = """

@@ -92,6 +92,32 @@ def test_an_unproven_gradient_is_not_trained_on_unless_asked(tmp_path):
     assert (project / "results/report.zip").is_file()
 
 
+def test_an_override_that_fits_one_experiment_builds_that_one(tmp_path):
+    """`second` is refused wherever it may be built, and not read where only `tiny` is named, in a child neither."""
+    project = copy_project(tmp_path / "project")
+    (project / "config/second.yaml").write_text(TINY + "optimizer: {kind: adamw}\n")
+    (project / "config/config.yaml").write_text("experiments: [tiny, second]\n")
+    override = ("--config", "optimizer={momentum: 0.5}", "batch=3")
+    sentence = "config/second.yaml, as overridden on the command line: field 'optimizer.momentum' belongs to kind sgd"
+    hint = "; to build one experiment only, name its target, such as results/tiny/gate.txt"
+    for everything in ((), ("all",), ("results/tiny/gate.txt", "controls")):
+        said = refused(project, *everything, "--dry-run", *override)
+        assert sentence in said
+        assert hint in said
+    said = refused(project, "results/second/gate.txt", "--dry-run", *override)
+    assert sentence in said
+    assert hint not in said
+
+    build(project, "results/tiny/gate.txt", "--dry-run", *override)
+    build(project, "results/tiny/corpus/lock.json", *override)
+    settings = json.loads((project / "results/tiny/settings/prepare.json").read_text())
+    assert settings["settings"]["batch"] == 3
+    assert (project / "results/tiny/corpus/lock.json").is_file()
+    assert not (project / "results/second").exists()
+    job = ("--target-jobs", "prepare:experiment=tiny", "--allowed-rules", "prepare", "--force", "--no-hooks")
+    build(project, *job, *override)  # a job in a process of its own, as other executors start it
+
+
 def paragraphs() -> list[str]:
     """Real text of very unequal paragraphs that every Python carries."""
     text = "\n\n".join(pydoc_data.topics.topics[topic] for topic in sorted(pydoc_data.topics.topics)[:24])

@@ -118,8 +118,8 @@ def failing(project: Path, module: str, *options: str) -> None:
 
 
 def test_a_failed_step_before_the_runs_does_not_hide_that_they_are_out_of_date(built, tmp_path):
-    """`gradients` fails in a rebuild for more updates: its outputs are gone, corpus, plan and settings are new, the runs
-    and everything below are of before.
+    """`gradients` fails in a rebuild for more updates: its outputs are gone, corpus, plan and settings are new, the
+    runs and everything below are of before.
     """
     project = copy_of(built, tmp_path)
     config = project / "config" / "tiny.yaml"

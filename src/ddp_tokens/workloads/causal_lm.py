@@ -102,28 +102,27 @@ def build_model(settings: Model, shape: Shape) -> nn.Module:
 
 
 def collate(rows: Sequence[Row], device: torch.device | str = "cpu") -> Batch:
-    """Raises WorkloadError when a supervised label is not the token that comes next."""
+    """Raises WorkloadError when a supervised label is not the token that comes next. Of the last position that is not
+    known: a row may be cut from a longer text.
+    """
     for row in rows:
         _require_next_tokens(row)
     return labelled.collate(rows, device)
 
 
 def _require_next_tokens(row: Row) -> None:
-    following = (*row.tokens[1:], UNSUPERVISED)
-    if row.labels == following:  # almost always, and faster than a look at each position
+    if row.labels[:-1] == row.tokens[1:]:  # almost always, and faster than a look at each position
         return
-    pairs = zip(row.labels, following, strict=True)
+    pairs = zip(row.labels, row.tokens[1:], strict=False)
     wrong = next((place for place, (label, after) in enumerate(pairs) if label not in (UNSUPERVISED, after)), None)
     if wrong is None:
         return
     copies = all(label in (UNSUPERVISED, token) for label, token in zip(row.labels, row.tokens, strict=True))
-    last = wrong == len(row.tokens) - 1
     raise WorkloadError(
-        f"row '{row.id}', position {wrong}: workload causal_lm predicts the next token, "
-        f"{'and the last position has none, but its' if last else f'which is {following[wrong]}, but the'} label is "
-        f"{row.labels[wrong]}{' (the labels are the tokens themselves, not shifted)' if copies else ''}: "
-        f"{'let it be -100' if last and not copies else 'shift the labels by one'}, or give rows without labels and "
-        "corpus.labels: next_token"
+        f"row '{row.id}', position {wrong}: workload causal_lm predicts the next token, which is "
+        f"{row.tokens[wrong + 1]}, but the label is {row.labels[wrong]}"
+        f"{' (the labels are the tokens themselves, not shifted)' if copies else ''}: "
+        "shift the labels by one, or give rows without labels and corpus.labels: next_token"
     )
 
 
