@@ -146,14 +146,15 @@ class Experiments:
         files = [_stamp(at.run(run)), *made_from]
         return not all(path.exists() for path in files) or any(_time(path) > _time(files[0]) for path in made_from)
 
-    def forget_unfinished(self, made: Iterable[str], concluded: Sequence[str]) -> None:
-        """Remove what was concluded earlier, per experiment, where something is missing from which it was.
+    def forget_unfinished(self, made: Iterable[str], concluded: Iterable[str]) -> None:
+        """Remove what was concluded earlier of an experiment where something is missing from which it was. For paths
+        that hold {experiment}: of each that was read; otherwise of the controls.
 
         For the end of a failed build: Snakemake has removed what the failed job would have made anew, and would take
-        what lies below for up to date. Paths hold {experiment}.
+        what lies below for up to date.
         """
-        made = list(made)
-        for name in self._read_so_far:
+        made, concluded = list(made), list(concluded)
+        for name in [name for name in self._read_so_far if name != CONTROLS]:
             if not all(Path(path.format(experiment=name)).exists() for path in made):
                 for path in concluded:
                     Path(path.format(experiment=name)).unlink(missing_ok=True)

@@ -1,5 +1,6 @@
 """What the Snakefile asks while it is parsed."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -292,3 +293,54 @@ def test_own_rows_are_nothing_for_the_controls(configs):
     (configs / "controls.yaml").write_text("corpus: {path: rows.jsonl}\n")
     with pytest.raises(ConfigError, match="field 'corpus' must be generated"):
         Experiments({"experiments": ["tiny"]})
+
+
+def made(*paths, at=1):
+    """Files of the time `at`, in seconds."""
+    for path in map(Path, paths):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        os.utime(path, (at, at))
+
+
+RUN_IS_MADE_FROM = ["settings/resume.json", "corpus/rows.jsonl", "corpus/lock.json", "plan.json", "initial.safetensors"]
+STAMPS = ["runs/interrupt/.snakemake_timestamp", "runs/resume/.snakemake_timestamp"]
+
+
+def test_a_run_is_out_of_date_where_it_or_what_it_is_made_from_is_missing_or_newer(configs):
+    experiments, root = Experiments({"experiments": ["tiny"]}), Path("results/tiny")
+    needed = [root / name for name in (*RUN_IS_MADE_FROM, STAMPS[0])]
+    assert experiments.is_out_of_date("tiny", "resume")
+    made(*needed, at=1)
+    made(root / STAMPS[1], at=2)
+    assert not experiments.is_out_of_date("tiny", "resume")
+    for path in needed:
+        made(path, at=3)
+        assert experiments.is_out_of_date("tiny", "resume"), path
+        path.unlink()
+        assert experiments.is_out_of_date("tiny", "resume"), path
+        made(path, at=1)
+    (root / STAMPS[1]).unlink()
+    assert experiments.is_out_of_date("tiny", "resume")
+
+
+def test_the_interrupted_run_is_not_made_from_itself(configs):
+    made(*(Path("results/tiny") / name for name in ("settings/interrupt.json", *RUN_IS_MADE_FROM[1:])), at=1)
+    made(Path("results/tiny") / STAMPS[0], at=2)
+    assert not Experiments({"experiments": ["tiny"]}).is_out_of_date("tiny", "interrupt")
+
+
+def test_what_was_concluded_from_something_that_is_gone_goes_too(configs):
+    (configs / "second.yaml").touch()
+    experiments = Experiments({"experiments": ["tiny", "second"]})
+    of_all, concluded = "results/{experiment}/evaluation.json", "results/{experiment}/gate.txt"
+    names = ("tiny", "second", "controls")
+    made("results/tiny/evaluation.json", *(concluded.format(experiment=name) for name in names))
+    experiments.forget_unfinished([of_all], [concluded])
+    kept = [name for name in names if Path(concluded.format(experiment=name)).exists()]
+    assert kept == ["tiny", "controls"], "the controls have no evaluation"
+    made("results/controls/cases")
+    experiments.forget_unfinished(["results/controls/cases"], ["results/controls/gate.txt"])
+    assert Path("results/controls/gate.txt").exists()
+    experiments.forget_unfinished(["results/controls/ranks/1"], ["results/controls/gate.txt", "results/controls/gone"])
+    assert not Path("results/controls/gate.txt").exists()
