@@ -201,7 +201,7 @@ class Scaling(Section):
         (1, 2, 4), description="numbers of processes, smallest first; 1 and 2 are needed, and world_size is added"
     )
     repeats: Positive = Field(5, description="runs of each number of processes, in turn; the spread is over these")
-    windows: Positive = Field(10, description="updates of each run")
+    windows: Positive = Field(10, description="updates of each run, at most `steps`")
 
     @model_validator(mode="after")
     def _processes_in_order(self) -> Self:
