@@ -2,19 +2,6 @@
 # expected. They only guard: a check that is edited and run again does not train again.
 
 
-def guard(run, check):
-    """The verdicts of a check, as an `ancient` input. Snakemake does not ask for a job's own reasons to run below a job
-    that must run, and does not go through an `ancient` input, so where the run is out of date it is a usual one.
-    """
-
-    def verdicts(wildcards):
-        path = f"results/{wildcards.experiment}/checks/{check}.json"
-        stale = experiments.is_out_of_date(wildcards.experiment, run)
-        return path if stale else ancient(path)
-
-    return verdicts
-
-
 rule interrupt:
     input:
         settings="results/{experiment}/settings/interrupt.json",
@@ -22,8 +9,8 @@ rule interrupt:
         lock=rules.prepare.output.lock,
         plan=rules.prepare.output.plan,
         initial=rules.reference.output.initial,
-        check_loss=guard("interrupt", "loss"),
-        check_parity=guard("interrupt", "gradient_parity"),
+        check_loss=experiments.guard("interrupt", "loss", ancient),
+        check_parity=experiments.guard("interrupt", "gradient_parity", ancient),
     output:
         run=directory("results/{experiment}/runs/interrupt"),
     log:
@@ -50,8 +37,8 @@ rule continuous:
         lock=rules.prepare.output.lock,
         plan=rules.prepare.output.plan,
         initial=rules.reference.output.initial,
-        check_loss=guard("continuous", "loss"),
-        check_parity=guard("continuous", "gradient_parity"),
+        check_loss=experiments.guard("continuous", "loss", ancient),
+        check_parity=experiments.guard("continuous", "gradient_parity", ancient),
     output:
         run=directory("results/{experiment}/runs/continuous"),
     log:
@@ -79,8 +66,8 @@ rule resume:
         plan=rules.prepare.output.plan,
         initial=rules.reference.output.initial,
         interrupted=rules.interrupt.output.run,
-        check_loss=guard("resume", "loss"),
-        check_parity=guard("resume", "gradient_parity"),
+        check_loss=experiments.guard("resume", "loss", ancient),
+        check_parity=experiments.guard("resume", "gradient_parity", ancient),
     output:
         run=directory("results/{experiment}/runs/resume"),
     log:

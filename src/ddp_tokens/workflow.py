@@ -4,7 +4,7 @@ import hashlib
 import os
 import subprocess
 import sys
-from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
@@ -136,6 +136,20 @@ class Experiments:
 
     def interrupted_checkpoint(self, name: str, run: str) -> str:
         return f"{run}/{checkpoint_name(self.get(name).interrupt_at)}"
+
+    def guard(self, run: str, check: str, ancient: Callable[[str], str]) -> Callable[[Any], str]:
+        """The verdicts of a check as an input that only guards, by Snakemake's `ancient`: when they are made again, the
+        run is not.
+
+        Snakemake does not ask for a job's own reasons to run below a job that must run, and does not go through an
+        `ancient` input: so where the run is out of date, it is an input like others.
+        """
+
+        def verdicts(wildcards: Any) -> str:
+            path = f"{RESULTS}/{wildcards.experiment}/checks/{check}.json"
+            return path if self.is_out_of_date(wildcards.experiment, run) else ancient(path)
+
+        return verdicts
 
     def is_out_of_date(self, name: str, run: str) -> bool:
         """As Snakemake would say of a run: it, or what it is made from, is not there, or is newer."""
