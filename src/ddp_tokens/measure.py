@@ -34,6 +34,7 @@ from ddp_tokens.layout import Layout
 from ddp_tokens.options import parse, run_as_program
 from ddp_tokens.plan import Plan, counts_per_rank, dealt, microbatches_of, one_share_each
 from ddp_tokens.progress import UNWATCHED, Progress
+from ddp_tokens.scaling import counted
 from ddp_tokens.scaling_results import write_results
 from ddp_tokens.scaling_rows import STRONG, WEAK
 from ddp_tokens.tensors import save_tensors, weights_of
@@ -120,11 +121,7 @@ def run_in_turn(of: Measured, loops: Mapping[int, "Loop"]) -> list[Record]:
 
 
 def sentence(run: Mapping[str, Any]) -> str:
-    return f"{count_of(run['processes'])}, {run['scaling']}: {run['tokens'] / run['seconds']:,.0f} tokens/s"
-
-
-def count_of(processes: int) -> str:
-    return "1 process" if processes == 1 else f"{processes} processes"
+    return f"{counted(run['processes'])}, {run['scaling']}: {run['tokens'] / run['seconds']:,.0f} tokens/s"
 
 
 @dataclass(frozen=True)
@@ -208,7 +205,7 @@ def time_updates(of: Measured, processes: int, group: dist.ProcessGroup) -> list
         found = gathered(own, as_it_comes.world)
     if processes == of.experiment.world_size:
         save_tensors(of.at.measured_state(of.world.rank), weights_of(as_it_comes.state.model))
-    log.info("%s: all-reduce timed in %d updates", count_of(processes), len(plan))
+    log.info("%s: all-reduce timed in %d updates", counted(processes), len(plan))
     return list(records(processes, found))
 
 

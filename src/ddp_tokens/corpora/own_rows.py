@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ddp_tokens.config import OwnRows
-from ddp_tokens.corpora.rows import SPLITS, UNSUPERVISED, Row
+from ddp_tokens.corpora.rows import SPLITS, UNSUPERVISED, Row, next_tokens
 from ddp_tokens.errors import CorpusError
 
 LARGEST_ID = 9_999_999
@@ -80,7 +80,7 @@ def fields_of(corpus: OwnRows) -> tuple[str, ...]:
 def _labels(record: dict[str, Any], tokens: tuple[int, ...], corpus: OwnRows) -> tuple[int, ...]:
     if corpus.labels == "given":
         return _checked_labels(record["labels"], len(tokens), corpus.classes)
-    return (*tokens[1:], UNSUPERVISED)
+    return next_tokens(tokens)
 
 
 def _checked_id(record: dict[str, Any], seen: set[str], fields: Sequence[str]) -> str:

@@ -33,6 +33,11 @@ class Row:
         return replace(self, labels=(UNSUPERVISED,) * len(self.labels))
 
 
+def next_tokens(tokens: tuple[int, ...]) -> tuple[int, ...]:
+    """Labels for a language model: at each position the token that comes next, at the last none."""
+    return (*tokens[1:], UNSUPERVISED)
+
+
 def supervised(row: Row) -> int:
     """Units that this row adds to the denominator: positions whose label is not -100."""
     return sum(label != UNSUPERVISED for label in row.labels)

@@ -8,7 +8,7 @@ from functools import cache
 from itertools import product
 
 from ddp_tokens.config import VerbGrammar
-from ddp_tokens.corpora.rows import UNSUPERVISED, Row
+from ddp_tokens.corpora.rows import Row, next_tokens
 from ddp_tokens.corpora.text import BEGIN, as_text
 from ddp_tokens.corpora.verb_words import (
     ANIMALS,
@@ -45,7 +45,7 @@ def make(corpus: VerbGrammar, seed: int) -> Iterator[Row]:
         for index in range(rows):
             words = next(drawn)
             tokens = tuple(number_of[word] for word in (BEGIN, *words))
-            yield Row(f"{split}-{index:05d}", split, tokens, (*tokens[1:], UNSUPERVISED), as_text(words))
+            yield Row(f"{split}-{index:05d}", split, tokens, next_tokens(tokens), as_text(words))
 
 
 def vocabulary(corpus: VerbGrammar, seed: int) -> list[str]:
