@@ -15,7 +15,7 @@ import numpy
 import torch
 
 from ddp_tokens.checks.gradient_norms import calibrated_tolerances, errors
-from ddp_tokens.config import GeneratedCorpus, Model
+from ddp_tokens.config import GeneratedCorpus, Transformer
 from ddp_tokens.controls.workloads import Altered
 from ddp_tokens.corpora.generated import make
 from ddp_tokens.corpora.lock import Shape
@@ -57,7 +57,7 @@ def ratios_of(seed: int, workload: Altered) -> list[float]:
         for rank in range(world_size)
     ]
     torch.manual_seed(seed)
-    settings = Model(width=width, heads=2, layers=rng.randint(1, 2), feed_forward=2 * width)
+    settings = Transformer(width=width, heads=2, layers=rng.randint(1, 2), feed_forward=2 * width)
     model = workload.build_model(settings, Shape(VOCABULARY, CLASSES, longest))
     single = batched_gradient(model, workload, window)
     distributed = averaged(model, workload, window)

@@ -1,156 +1,60 @@
 """The one definition of every setting. Validation, command-line flags and config/README.md come from it."""
 
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import Field, model_validator
 
+from ddp_tokens.corpus_settings import Corpus, GeneratedCorpus, Images, OwnImages, OwnRows, VerbGrammar
+from ddp_tokens.epochs import windows_per_epoch
+from ddp_tokens.setting_types import (
+    NO_BOOLEAN,
+    Fraction,
+    NonNegative,
+    NonNegativeReal,
+    Positive,
+    PositiveReal,
+    Real,
+    Section,
+)
 from ddp_tokens.sources import module_path
-
-
-def _no_boolean(value: Any) -> Any:
-    """pydantic would read `batch: true` as 1."""
-    if isinstance(value, bool):
-        raise ValueError("a number is needed here")
-    return value
-
-
-NO_BOOLEAN = BeforeValidator(_no_boolean)
-Positive = Annotated[int, Field(ge=1), NO_BOOLEAN]
-NonNegative = Annotated[int, Field(ge=0), NO_BOOLEAN]
-Real = Annotated[float, Field(allow_inf_nan=False), NO_BOOLEAN]
-PositiveReal = Annotated[float, Field(gt=0, allow_inf_nan=False), NO_BOOLEAN]
-NonNegativeReal = Annotated[float, Field(ge=0, allow_inf_nan=False), NO_BOOLEAN]
-Fraction = Annotated[float, Field(ge=0, lt=1), NO_BOOLEAN]
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
-
-
-def _kind(default: Callable[[Mapping[str, Any]], str]) -> Discriminator:
-    """By the field `kind` of what is given; `default` says which kind it is where that is left out."""
-
-    def kind(value: Any) -> str:
-        given = vars(value) if isinstance(value, Section) else value
-        return str(given.get("kind", default(given))) if isinstance(given, Mapping) else default({})
-
-    return Discriminator(kind)
-
-
-class GeneratedCorpus(Section):
-    """Sequences over a small alphabet, made from the seed. The label at each position is
-    (token + position) mod classes, so every position is supervised and the rule can be learned."""
-
-    kind: Literal["generated"] = Field("generated", description="sequences with a label at every position")
-    train: Positive = Field(1024, description="training sequences; half of them short, half long")
-    validation: Positive = Field(128, description="validation sequences, lengths uniform over the whole range")
-    test: Positive = Field(256, description="test sequences, lengths uniform over the whole range")
-    vocabulary: Positive = Field(4, description="number of symbols")
-    classes: Positive = Field(4, description="number of label classes")
-    min_length: Positive = Field(16, description="shortest sequence, in tokens")
-    short_max_length: Positive = Field(64, description="longest of the short half, in tokens")
-    max_length: Positive = Field(128, description="longest sequence, in tokens")
-
-    @model_validator(mode="after")
-    def _lengths_in_order(self) -> Self:
-        if not self.min_length <= self.short_max_length < self.max_length:
-            raise ValueError(
-                "min_length <= short_max_length < max_length is needed, "
-                f"not {self.min_length}, {self.short_max_length}, {self.max_length}"
-            )
-        return self
-
-
-class VerbGrammar(Section):
-    """English sentences made from the seed: tense, aspect, agreement, negation and questions of regular and common
-    irregular verbs. Tokens are words, the label at each position is the next word, so that a row of n tokens has n - 1
-    supervised units. No sentence stands there twice."""
-
-    kind: Literal["verb_grammar"] = Field("verb_grammar", description="sentences of English verb grammar")
-    train: Positive = Field(3200, description="training sentences")
-    validation: Positive = Field(200, description="validation sentences")
-    test: Positive = Field(400, description="test sentences")
-
-
-class OwnRows(Section):
-    """Your own data: one JSON object per line with the fields id, split, tokens and, unless they follow from these,
-    labels."""
-
-    kind: Literal["own"] = Field("own", description="rows of a file; may be left out where `path` is given")
-    path: str = Field(description="a JSONL file; relative paths start at the current folder")
-    classes: Positive | None = Field(
-        None, description="number of label classes; when absent, the largest label of the file plus one"
-    )
-    labels: Literal["given", "next_token"] = Field(
-        "given",
-        description="next_token: rows have no field `labels`; each token is labelled with the one that comes next, the "
-        "last with none, as the workload causal_lm needs it",
-    )
-
-    @model_validator(mode="after")
-    def _classes_of_given_labels(self) -> Self:
-        if self.labels == "next_token" and self.classes is not None:
-            raise ValueError("classes goes with labels that are given; with labels: next_token leave it out")
-        return self
-
-
-Corpus = Annotated[
-    Annotated[GeneratedCorpus, Tag("generated")]
-    | Annotated[VerbGrammar, Tag("verb_grammar")]
-    | Annotated[OwnRows, Tag("own")],
-    _kind(lambda value: "own" if "path" in value else "generated"),
-]
-
-
-class Model(Section):
-    """A small pre-norm Transformer. Vocabulary, positions and classes follow the corpus."""
-
-    width: Positive = Field(128, description="embedding width; a multiple of heads")
-    layers: Positive = Field(2, description="Transformer layers")
-    heads: Positive = Field(4, description="attention heads")
-    feed_forward: Positive = Field(256, description="width of the feed-forward part")
-    dropout: Fraction = Field(0.1, description="on in training; off where gradients are compared and in evaluation")
-
-    @model_validator(mode="after")
-    def _heads_divide_width(self) -> Self:
-        if self.width % self.heads:
-            raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
-        return self
-
-
-ClipNorm = PositiveReal | None
-CLIP_NORM: ClipNorm = Field(
-    None,
-    description="largest norm of a window's gradient; larger ones are scaled down, once per window, after the last "
-    "backward",
+from ddp_tokens.training_settings import (
+    AdamW,
+    Constant,
+    Cosine,
+    Model,
+    Optimizer,
+    ResNet,
+    Schedule,
+    Sgd,
+    Transformer,
 )
 
-
-class Sgd(Section):
-    """SGD with momentum."""
-
-    kind: Literal["sgd"] = Field("sgd", description="stochastic gradient descent; the default")
-    lr: PositiveReal = Field(0.02, description="learning rate")
-    momentum: Fraction = Field(0.9, description="above 0, so that there is optimizer state that a resume could lose")
-    clip_norm: ClipNorm = CLIP_NORM
-
-
-class AdamW(Section):
-    """Adam with decoupled weight decay."""
-
-    kind: Literal["adamw"] = Field("adamw", description="Adam with decoupled weight decay")
-    lr: PositiveReal = Field(3e-4, description="learning rate")
-    betas: tuple[Fraction, Fraction] = Field((0.9, 0.999), description="decay of the running means of both moments")
-    eps: PositiveReal = Field(1e-8, description="added to the root of the second moment")
-    weight_decay: NonNegativeReal = Field(0.01, description="share of lr by which every weight shrinks in each update")
-    clip_norm: ClipNorm = CLIP_NORM
-
-
-Optimizer = Annotated[
-    Annotated[Sgd, Tag("sgd")] | Annotated[AdamW, Tag("adamw")],
-    _kind(lambda value: "sgd"),
+__all__ = [
+    "AdamW",
+    "Constant",
+    "Corpus",
+    "Cosine",
+    "Exercise",
+    "Experiment",
+    "GeneratedCorpus",
+    "Images",
+    "Model",
+    "Optimizer",
+    "OwnImages",
+    "OwnRows",
+    "ResNet",
+    "Scaling",
+    "Schedule",
+    "Section",
+    "Sgd",
+    "Tolerance",
+    "Tolerances",
+    "Transformer",
+    "VerbGrammar",
 ]
+
+# The kinds of work that come with the project, and whether their rows are images.
+OF_IMAGES = {"token_labels": False, "causal_lm": False, "images": True}
 
 
 class Tolerance(Section):
@@ -202,6 +106,11 @@ class Scaling(Section):
     )
     repeats: Positive = Field(5, description="runs of each number of processes, in turn; the spread is over these")
     windows: Positive = Field(10, description="updates of each run, at most `steps`")
+    accuracy: Fraction = Field(
+        0.6,
+        description="where the workload counts what is right: training accuracy, over an update's rows, whose time is "
+        "measured on 1 and 2 processes",
+    )
 
     @model_validator(mode="after")
     def _processes_in_order(self) -> Self:
@@ -220,27 +129,54 @@ class Experiment(Section):
     seed: NonNegative = Field(
         17,
         description="corpus: seed; initial weights: seed; plan: seed + 10, or seed + r for rank r where sharding is "
-        "by_index; dropout of rank r: seed + 1000 + r",
+        "by_index, or seed where it is by_epoch; augmentation of rank r: seed + r; dropout of rank r: seed + 1000 + r",
     )
-    corpus: Corpus = Field(GeneratedCorpus(), description="generated sequences, sentences, or `{path: rows.jsonl}`")
+    corpus: Corpus = Field(
+        GeneratedCorpus(), description="generated sequences, sentences or images, or `{path: rows.jsonl}`"
+    )
     workload: str = Field(
         "token_labels", description="kind of work, a file in src/ddp_tokens/workloads/", pattern=r"^[a-z_]+$"
     )
-    model: Model = Field(Model(), description="size of the model")
+    model: Model = Field(Transformer(), description="kind and size of the model")
     optimizer: Optimizer = Field(Sgd(), description="how weights are updated")
-    steps: Positive = Field(100, description="updates of the whole run")
+    schedule: Schedule = Field(Constant(), description="how the learning rate changes")
+    steps: Positive = Field(100, description="updates of the whole run; leave it out where `epochs` is given")
+    epochs: Positive | None = Field(
+        None, description="passes over the training rows, with sharding by_epoch; `steps` follows from it"
+    )
     interrupt_at: Positive = Field(50, description="update after which the interrupted run stops; before `steps`")
     checkpoint_every: NonNegative = Field(
         10, description="updates between the working checkpoints from which a killed run continues; 0 for none"
+    )
+    save_every: NonNegative = Field(
+        0, description="epochs between working checkpoints, in place of checkpoint_every; 0: checkpoint_every decides"
     )
     keep: Positive = Field(2, description="number of working checkpoints that are kept while a run goes on")
     batch: Positive = Field(8, description="rows per rank and microbatch")
     accumulation: Positive = Field(2, description="microbatches per rank and update (gradient accumulation)")
     world_size: Positive = Field(2, description="number of ranks")
-    sharding: Literal["by_length", "by_index"] = Field(
+    sharding: Literal["by_length", "by_index", "by_epoch"] = Field(
         "by_length",
         description="training rows that a rank draws from: by_length gives rank 0 the shortest and the last rank the "
-        "longest; by_index gives rank r every row whose index modulo world_size is r",
+        "longest; by_index gives rank r every row whose index modulo world_size is r; by_epoch deals each row once per "
+        "epoch, in the order of torch's DistributedSampler",
+    )
+    drop_last: bool = Field(
+        False,
+        description="with sharding by_epoch: leave out the rows at an epoch's end that do not fill a window; without, "
+        "the last window is short and ranks may hold unequal numbers of rows",
+    )
+    augmentation: Literal["none", "shift", "shift_and_flip"] = Field(
+        "none",
+        description="of images, in training only: moved by up to an eighth of their size, mirrored half of the time",
+    )
+    workers: NonNegative = Field(0, description="processes per rank that make batches ahead; 0: the rank makes them")
+    use_amp: bool = Field(
+        False, description="train in mixed precision; gradients are compared, and rows scored, without it"
+    )
+    amp_dtype: Literal["auto", "bfloat16", "float16"] = Field(
+        "auto",
+        description="of mixed precision: auto is float16 on cuda and bfloat16 on cpu; float16 has its loss scaled",
     )
     device: Literal["cpu", "cuda"] = Field("cpu", description="cuda takes one GPU per rank")
     backend: Literal["auto", "gloo", "nccl"] = Field("auto", description="auto is gloo on cpu and nccl on cuda")
@@ -256,6 +192,13 @@ class Experiment(Section):
     train_anyway: bool = Field(
         False, description="train although check_loss or gradient parity is not as expected; the report says so"
     )
+    log_interval: Positive = Field(10, description="updates between the lines on the terminal and in the logs")
+    tensorboard: bool = Field(
+        False, description="write event files for TensorBoard to results/NAME/logs/tensorboard; needs that package"
+    )
+    profile: bool = Field(
+        False, description="trace a few updates of each run, by rank, to results/NAME/logs/profile; the report shows it"
+    )
     scaling: Scaling = Field(Scaling(), description="what the rule `scaling` measures")
     exercise: Exercise = Field(Exercise(), description="the exercise by hand, for `ddp_tokens.cli exercise`")
 
@@ -263,6 +206,8 @@ class Experiment(Section):
     def _consistent(self) -> Self:
         if self.interrupt_at >= self.steps:
             raise ValueError(f"interrupt_at {self.interrupt_at} must come before the last update, steps {self.steps}")
+        self._require_epochs()
+        self._require_images()
         if self.backend == "nccl" and self.device == "cpu":
             raise ValueError("backend nccl needs device cuda")
         if self.launcher == "fork" and self.device == "cuda":
@@ -270,6 +215,54 @@ class Experiment(Section):
         if module_path(f"ddp_tokens.workloads.{self.workload}") is None:
             raise ValueError(f"workload '{self.workload}' has no file src/ddp_tokens/workloads/{self.workload}.py")
         return self
+
+    def _require_epochs(self) -> None:
+        by_epoch = self.sharding == "by_epoch"
+        needing = {
+            "epochs": self.epochs is not None,
+            "drop_last": self.drop_last,
+            "save_every": self.save_every > 0,
+            "schedule.per: epoch": isinstance(self.schedule, Cosine) and self.schedule.per == "epoch",
+        }
+        for field, is_set in needing.items():
+            if is_set and not by_epoch:
+                raise ValueError(f"{field} needs sharding by_epoch, not {self.sharding}: otherwise there are no epochs")
+        if self.epochs is not None and self.steps != self.epochs * self.windows_per_epoch(self.training_rows):
+            raise ValueError("give epochs or steps, not both: steps follows from epochs")
+
+    def _require_images(self) -> None:
+        of_images = isinstance(self.corpus, Images | OwnImages)
+        if isinstance(self.model, ResNet) != of_images:
+            raise ValueError(
+                f"model {self.model.kind} does not go with corpus {self.corpus.kind}: images need model.kind resnet "
+                "and workload images, tokens need model.kind transformer"
+            )
+        if OF_IMAGES.get(self.workload, of_images) != of_images:
+            raise ValueError(f"workload {self.workload} does not go with corpus {self.corpus.kind}")
+        if self.augmentation != "none" and not of_images:
+            raise ValueError(f"augmentation {self.augmentation} is for images, not for corpus {self.corpus.kind}")
+        if isinstance(self.model, ResNet) and self.model.norm == "sync_batch" and self.device == "cpu":
+            raise ValueError(
+                "model.norm sync_batch needs device cuda, since torch's SyncBatchNorm refuses CPU tensors: take norm "
+                "batch or group here"
+            )
+
+    @property
+    def training_rows(self) -> int:
+        """As the corpus states it. Raises ValueError for own rows, whose number only the file tells."""
+        if isinstance(self.corpus, OwnRows):
+            raise ValueError("epochs needs a corpus that states its number of training rows: give steps instead")
+        return self.corpus.train
+
+    def windows_per_epoch(self, training_rows: int) -> int:
+        """With sharding by_epoch. Raises ValueError when there is not even one."""
+        return windows_per_epoch(training_rows, self.world_size, self.accumulation * self.batch, self.drop_last)
+
+    @property
+    def resolved_amp_dtype(self) -> str:
+        if self.amp_dtype != "auto":
+            return self.amp_dtype
+        return "float16" if self.device == "cuda" else "bfloat16"
 
     @property
     def resolved_backend(self) -> str:

@@ -20,14 +20,47 @@ def load_experiment(path: Path | str, overrides: Mapping[str, Any] | None = None
 
     Raises ConfigError, naming the file and the field.
     """
-    defaults = Experiment(name="defaults").model_dump() | {"name": Path(path).stem}
-    values = merge(merge(defaults, read_yaml(path)), overrides or {})
+    values: dict[str, Any] = Experiment(name="defaults").model_dump() | {"name": Path(path).stem}
+    for layer in (*_files(Path(path)), overrides or {}):
+        if layer.get("epochs") is not None and "steps" in layer:
+            raise ConfigError(f"{path}: give epochs or steps, not both: steps follows from epochs")
+        values = merge(values, layer) | ({"epochs": None} if "steps" in layer else {})
     try:
-        return Experiment.model_validate(values)
+        return Experiment.model_validate(_with_steps(values))
     except ValidationError as error:
         overridden = overrides and error.errors()[0]["loc"][:1] and error.errors()[0]["loc"][0] in overrides
         source = f"{path}, as overridden on the command line" if overridden else f"{path}"
         raise ConfigError(f"{source}: {describe(error)}") from None
+
+
+def _files(path: Path) -> list[dict[str, Any]]:
+    """The content of a YAML file, after that of the file that its field `base` names, and so on; lowest first."""
+    layers: list[dict[str, Any]] = []
+    seen: list[Path] = []
+    while path not in seen:
+        seen.append(path)
+        layer = dict(read_yaml(path))
+        base = layer.pop("base", None)
+        layers.insert(0, layer)
+        if base is None:
+            return layers
+        if not isinstance(base, str):
+            raise ConfigError(f"{path}: field 'base': the name of a YAML file beside this one is needed (got {base!r})")
+        path = path.parent / base
+    raise ConfigError(f"{seen[-1]}: field 'base' leads back to {path}: an experiment cannot lie over itself")
+
+
+def _with_steps(values: dict[str, Any]) -> dict[str, Any]:
+    """Where `epochs` is given, with the number of updates that follows from it, if the rest is valid."""
+    if values["epochs"] is None:
+        return values
+    anything = values | {"epochs": None, "steps": values["interrupt_at"] + 1}
+    try:
+        experiment = Experiment.model_validate(anything)
+        steps = values["epochs"] * experiment.windows_per_epoch(experiment.training_rows)
+    except (ValidationError, ValueError, TypeError):
+        return values  # which is refused, and said why
+    return values | {"steps": steps}
 
 
 def merge(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -42,6 +75,8 @@ def merge(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, An
 
 
 def _is_of_another_kind(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    if "kind" not in new and "path" in new and "path" in old:
+        return False
     return _kind(new) not in (None, _kind(old))
 
 

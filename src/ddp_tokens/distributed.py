@@ -158,6 +158,20 @@ def wrap_for_ddp(model: torch.nn.Module, keep_first_layout: bool = True) -> Dist
     return wrapped
 
 
+def share_buffers(model: DistributedDataParallel) -> None:
+    """Every rank takes rank 0's buffers, as DDP does before the first forward of the next window.
+
+    After a run's last window there is none, and ranks would end with the running statistics of their own rows. Where
+    the model was wrapped with broadcast_buffers=False it is left as it is.
+    """
+    buffers = list(model.buffers())
+    if not buffers or not model.broadcast_buffers:
+        return
+    with _progress.get().entered("broadcast of the buffers"):
+        for buffer in buffers:
+            dist.broadcast(buffer, group=model.process_group, group_src=0)
+
+
 def global_count(local_count: int, device: str = "cpu") -> int:
     """Supervised units over all ranks: one all-reduce of an int64."""
     [count] = _summed(torch.tensor([local_count], dtype=torch.int64, device=device), "count")

@@ -16,7 +16,7 @@ from itertools import permutations
 
 from ddp_tokens.corpora.rows import Row, supervised_in
 from ddp_tokens.normalization import MEAN_OF_MEANS, TOKEN_MEAN
-from ddp_tokens.plan import Plan, Window
+from ddp_tokens.plan import Plan, Window, microbatches_of
 
 Counts = tuple[tuple[int, ...], ...]
 Weights = tuple[tuple[Fraction, ...], ...]
@@ -64,12 +64,13 @@ def window_facts(plan: Plan, index: int, rows: Mapping[str, Row]) -> WindowFacts
     """Of the plan's window `index`, counted from 0."""
 
     def counted(count: Callable[[list[Row]], int], window: Window) -> Counts:
-        return tuple(tuple(count([rows[i] for i in microbatch]) for microbatch in of_rank) for of_rank in window)
+        of_ranks = [microbatches_of(window, rank, rows) for rank in range(len(window))]
+        return tuple(tuple(map(count, of_rank)) for of_rank in of_ranks)
 
     return WindowFacts(
         units=counted(supervised_in, plan[index]),
         labels=counted(lambda batch: sum(len(row.labels) for row in batch), plan[index]),
-        positions=counted(lambda batch: len(batch) * max(len(row.tokens) for row in batch), plan[index]),
+        positions=counted(lambda batch: len(batch) * max(len(row.labels) for row in batch), plan[index]),
         accumulation=max(len(of_rank) for window in plan for of_rank in window),
         previous_units=sum(map(sum, counted(supervised_in, plan[index - 1]))) if index else None,
     )

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ddp_tokens.config import Experiment
-from ddp_tokens.corpora.lock import Shape, read_corpus, require_same_source, shape_in
+from ddp_tokens.corpora.lock import ImageShape, Shape, read_corpus, require_same_source, shape_in
 from ddp_tokens.corpora.rows import Row
 from ddp_tokens.errors import EvidenceError
 from ddp_tokens.layout import Layout
@@ -25,8 +25,12 @@ class Prepared:
     plan: Plan
 
     @property
-    def shape(self) -> Shape:
+    def shape(self) -> Shape | ImageShape:
         return shape_in(self.lock)
+
+    @property
+    def training_rows(self) -> int:
+        return int(self.lock["counts"]["train"]["rows"])
 
 
 def read_prepared(experiment: Experiment, at: Layout, repartitioned: bool = False) -> Prepared:
@@ -51,7 +55,12 @@ def require_initial(weights: Path) -> None:
 
 
 def initial_model(
-    experiment: Experiment, workload: Workload, shape: Shape, weights: Path, device: str, dtype: torch.dtype
+    experiment: Experiment,
+    workload: Workload,
+    shape: Shape | ImageShape,
+    weights: Path,
+    device: str,
+    dtype: torch.dtype,
 ) -> torch.nn.Module:
     """A model with the weights of a file, never with "the same seed"."""
     require_initial(weights)

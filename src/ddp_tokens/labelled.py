@@ -7,11 +7,15 @@ import numpy
 import torch
 from torch.nn import functional
 
+from ddp_tokens import batches
+from ddp_tokens.config import Model, Transformer
+from ddp_tokens.corpora.lock import ImageShape, Shape
 from ddp_tokens.corpora.rows import UNSUPERVISED, Row, supervised_in
+from ddp_tokens.errors import WorkloadError
 
 
 @dataclass(frozen=True)
-class Batch:
+class Batch(batches.Batch):
     """`tokens`, `labels`: int64 (rows, longest); `padding`: bool (rows, longest), True where there is no token."""
 
     tokens: torch.Tensor
@@ -20,13 +24,20 @@ class Batch:
     units: int
 
 
+def of_tokens(workload: str, settings: Model, shape: Shape | ImageShape) -> tuple[Transformer, Shape]:
+    """What a model of tokens is built from. Raises WorkloadError for another kind of model, or for rows of images."""
+    if not isinstance(settings, Transformer) or not isinstance(shape, Shape):
+        raise WorkloadError(f"workload {workload} needs model.kind transformer and a corpus of tokens")
+    return settings, shape
+
+
 def collate(rows: Sequence[Row], device: torch.device | str = "cpu") -> Batch:
     longest = max(len(row.tokens) for row in rows)
     tokens = _padded([row.tokens for row in rows], longest, 0)
     labels = _padded([row.labels for row in rows], longest, UNSUPERVISED)
     lengths = torch.tensor([len(row.tokens) for row in rows])
     padding = torch.arange(longest) >= lengths[:, None]
-    return Batch(tokens.to(device), labels.to(device), padding.to(device), supervised_in(rows))
+    return Batch(tokens, labels, padding, supervised_in(rows)).to(device)
 
 
 def _padded(sequences: Sequence[tuple[int, ...]], longest: int, filler: int) -> torch.Tensor:

@@ -38,7 +38,7 @@ from ddp_tokens.scaling import counted
 from ddp_tokens.scaling_results import write_results
 from ddp_tokens.scaling_rows import STRONG, WEAK
 from ddp_tokens.tensors import save_tensors, weights_of
-from ddp_tokens.trainer import build_optimizer, train
+from ddp_tokens.trainer import How, build_optimizer, how_of, state_of, train
 from ddp_tokens.watching import end_with, starters_of_rank
 from ddp_tokens.working import running_alone
 from ddp_tokens.workloads import Workload, load
@@ -133,6 +133,7 @@ class Loop:
     group: dist.ProcessGroup
     model: DistributedDataParallel
     state: TrainingState
+    how: How
 
     @classmethod
     def of(cls, measured: Measured, processes: int, group: dist.ProcessGroup) -> "Loop":
@@ -141,17 +142,17 @@ class Loop:
         bare = initial_model(experiment, measured.workload, shape, measured.at.initial, "cpu", torch.float32)
         with within(group):
             model = wrap_for_ddp(bare, keep_first_layout=False)
-        state = TrainingState(bare, build_optimizer(model, experiment.optimizer))
+        optimizer = build_optimizer(model, experiment.optimizer)
+        how = how_of(experiment, optimizer, measured.prepared.training_rows, "cpu")
         rank = measured.world.rank
-        return cls(measured, World(rank, rank, processes), group, model, state)
+        return cls(measured, World(rank, rank, processes), group, model, state_of(bare, optimizer, how), how)
 
     def updates(self, plan: Plan, progress: Progress = UNWATCHED) -> Iterator[Record]:
         """Train on, through these windows; to be used inside `within`."""
         self.state.history.clear()
         self.state.rank_history.clear()
-        clip_norm, rows = self.measured.experiment.optimizer.clip_norm, self.measured.prepared.rows
-        workload = self.measured.workload
-        return train(self.model, self.state, workload, plan, rows, self.world, len(plan), clip_norm, progress)
+        workload, rows = self.measured.workload, self.measured.prepared.rows
+        return train(self.model, self.state, workload, plan, rows, self.world, len(plan), self.how, progress)
 
     def run(self, scaling: str) -> Record:
         """Train through the measured windows; seconds from one barrier of these ranks to another."""

@@ -1,7 +1,7 @@
 """Who computes which rows when. plan[step][rank][microbatch] -> row ids, for every update of the run."""
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import cycle, pairwise
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,9 @@ Window = list[list[Microbatch]]
 Plan = list[Window]
 
 PLAN_SEED_OFFSET = 10
-BY_LENGTH, BY_INDEX = "by_length", "by_index"
+BY_LENGTH, BY_INDEX, BY_EPOCH = "by_length", "by_index", "by_epoch"
+# epoch -> by rank, indices of the rows that it has in that epoch
+Deal = Callable[[int], list[list[int]]]
 
 
 def make_shard(rank: int, world_size: int, rows: Sequence[Row]) -> list[str]:
@@ -30,7 +32,7 @@ def pools(rows: Sequence[Row], world_size: int, sharding: str = BY_LENGTH) -> li
     """
     if sharding == BY_INDEX:
         return [make_shard(rank, world_size, rows) for rank in range(world_size)]
-    ordered = [row.id for row in sorted(rows, key=lambda row: (len(row.tokens), row.id))]
+    ordered = [row.id for row in sorted(rows, key=lambda row: (len(row.labels), row.id))]
     return _split(ordered, world_size)
 
 
@@ -74,9 +76,39 @@ def make_plan(
     return plan
 
 
+def make_epochs(rows: Sequence[Row], deal: Deal, *, steps: int, accumulation: int, batch: int, drop_last: bool) -> Plan:
+    """As many windows as there are updates, epoch after epoch; the last epoch may end early.
+
+    Without `drop_last` the last window of an epoch holds what is left. A rank that has nothing left takes part in it
+    with a microbatch without rows; one that has less, with fewer microbatches or a smaller one.
+    """
+    plan: Plan = []
+    epoch = 0
+    while len(plan) < steps:
+        of_ranks = [[rows[index].id for index in indices] for indices in deal(epoch)]
+        plan += _windows(of_ranks, accumulation, batch, drop_last)
+        epoch += 1
+    return plan[:steps]
+
+
+def _windows(of_ranks: Sequence[list[str]], accumulation: int, batch: int, drop_last: bool) -> Plan:
+    needed = accumulation * batch
+    ends = min(map(len, of_ranks)) // needed * needed if drop_last else max(map(len, of_ranks))
+    return [[_microbatches(own[start : start + needed], batch) for own in of_ranks] for start in range(0, ends, needed)]
+
+
+def _microbatches(own: list[str], batch: int) -> list[Microbatch]:
+    return [own[start : start + batch] for start in range(0, len(own), batch)] or [[]]
+
+
 def microbatches_of(window: Window, rank: int, rows: Mapping[str, Row]) -> list[list[Row]]:
-    """The rows of one rank in one window, by microbatch."""
-    return [[rows[row_id] for row_id in microbatch] for microbatch in window[rank]]
+    """The rows of one rank in one window, by microbatch.
+
+    A microbatch without rows gets a row that does not count, the window's first without its labels: every rank needs a
+    forward and a backward pass, or the others wait for it.
+    """
+    first = next(row_id for of_rank in window for microbatch in of_rank for row_id in microbatch)
+    return [[rows[row_id] for row_id in microbatch] or [rows[first].unsupervised()] for microbatch in window[rank]]
 
 
 def repartition(window: Window, world_size: int, name: str = "the window") -> Window:

@@ -4,14 +4,25 @@ import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ddp_tokens.config import Experiment, OwnRows, VerbGrammar
-from ddp_tokens.corpora import rows, vocabulary
+from ddp_tokens.config import Experiment, OwnImages, OwnRows, VerbGrammar
+from ddp_tokens.corpora import recipe_of_images, rows, vocabulary
 from ddp_tokens.corpora.lock import Tally, write_corpus
 from ddp_tokens.corpora.rows import Row, supervised_in
 from ddp_tokens.corpora.verb_grammar import require_enough
 from ddp_tokens.errors import PlanError
 from ddp_tokens.files import read_json, write_json
-from ddp_tokens.plan import BY_INDEX, counts_per_rank, make_plan, plan_document, pools, require_large_pools
+from ddp_tokens.plan import (
+    BY_EPOCH,
+    BY_INDEX,
+    Plan,
+    counts_per_rank,
+    make_epochs,
+    make_plan,
+    plan_document,
+    pools,
+    require_large_pools,
+)
+from ddp_tokens.sampler import sampler
 from ddp_tokens.steps import PLAN_FIELDS, dump
 
 log = logging.getLogger(__name__)
@@ -19,7 +30,7 @@ log = logging.getLogger(__name__)
 
 def require_preparable(experiment: Experiment) -> None:
     """Raise what `prepare` would raise, and write nothing: called before a rebuild touches any file."""
-    if isinstance(experiment.corpus, OwnRows):
+    if isinstance(experiment.corpus, OwnRows | OwnImages):
         tally = Tally()
         for row in rows(experiment.corpus, experiment.seed):
             tally.add(row)
@@ -29,7 +40,10 @@ def require_preparable(experiment: Experiment) -> None:
         if isinstance(experiment.corpus, VerbGrammar):
             require_enough(experiment.corpus)
         training = experiment.corpus.train
-    require_large_pools(training, experiment.world_size, experiment.accumulation, experiment.batch)
+    if experiment.sharding != BY_EPOCH:
+        require_large_pools(training, experiment.world_size, experiment.accumulation, experiment.batch)
+    else:
+        require_preparable_epochs(experiment, training)
 
 
 def prepare(experiment: Experiment, rows_path: Path, lock_path: Path, plan_path: Path) -> None:
@@ -38,20 +52,13 @@ def prepare(experiment: Experiment, rows_path: Path, lock_path: Path, plan_path:
     Raises CorpusError at the first row that is refused, PlanError when a pool is too small for a window.
     """
     corpus, seed = experiment.corpus, experiment.seed
-    training = write_corpus(rows(corpus, seed), corpus, rows_path, lock_path, vocabulary(corpus, seed))
-    plan = make_plan(
-        training,
-        seed=seed,
-        steps=experiment.steps,
-        world_size=experiment.world_size,
-        accumulation=experiment.accumulation,
-        batch=experiment.batch,
-        sharding=experiment.sharding,
-    )
+    words, images = vocabulary(corpus, seed), recipe_of_images(corpus, seed)
+    training = write_corpus(rows(corpus, seed), corpus, rows_path, lock_path, words, images)
+    plan = plan_of(experiment, training)
     by_id = {row.id: row for row in training}
     for number, window in enumerate(plan, start=1):
         if not any(counts_per_rank(window, by_id)):
-            first = window[0][0][0]
+            first = next(row_id for of_rank in window for microbatch in of_rank for row_id in microbatch)
             raise PlanError(
                 f"window {number} of the plan, from row '{first}' on, holds no supervised token on any rank, so it has "
                 "no mean: label more rows, or raise batch or accumulation"
@@ -61,6 +68,37 @@ def prepare(experiment: Experiment, rows_path: Path, lock_path: Path, plan_path:
     if experiment.sharding == BY_INDEX:
         for line in _shards(training, experiment.world_size):
             log.info(line)
+
+
+def plan_of(experiment: Experiment, training: Sequence[Row]) -> Plan:
+    """Raises PlanError when there are too few rows for a window."""
+    if experiment.sharding == BY_EPOCH:
+        require_preparable_epochs(experiment, len(training))
+        deal = sampler(len(training), experiment.world_size, experiment.seed, experiment.drop_last)
+        return make_epochs(
+            training,
+            deal,
+            steps=experiment.steps,
+            accumulation=experiment.accumulation,
+            batch=experiment.batch,
+            drop_last=experiment.drop_last,
+        )
+    return make_plan(
+        training,
+        seed=experiment.seed,
+        steps=experiment.steps,
+        world_size=experiment.world_size,
+        accumulation=experiment.accumulation,
+        batch=experiment.batch,
+        sharding=experiment.sharding,
+    )
+
+
+def require_preparable_epochs(experiment: Experiment, training_rows: int) -> None:
+    try:
+        experiment.windows_per_epoch(training_rows)
+    except ValueError as error:
+        raise PlanError(str(error)) from None
 
 
 def _shards(training: Sequence[Row], world_size: int) -> Iterator[str]:

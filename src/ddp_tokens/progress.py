@@ -20,7 +20,9 @@ from ddp_tokens.world import World
 SIZE = 4096  # bytes of the file; overwriting in place needs no space, so a full disk does not silence a rank
 LONGEST_TEXT = 300  # characters of what a rank raised; escaped, each takes at most 12 bytes
 PROCESSES = Path("/proc")
+# What the seconds of an update are counted as; what is in none of these is the rest.
 COMMUNICATION, REDUCING_BACKWARD = "communication", "reducing_backward"
+DATA, FORWARD, BACKWARD, OPTIMIZER = "data", "forward", "backward", "optimizer"
 LAUNCH_VARIABLES = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -61,6 +63,11 @@ class Progress:
         """The block is a collective, or holds one; `kind` is what its seconds are counted as."""
         yield
 
+    @contextmanager
+    def spent(self, kind: str) -> Iterator[None]:
+        """The block waits for no other rank; `kind` is what its seconds are counted as."""
+        yield
+
     def failed(self, raised: str, blames: int | None = None) -> None:
         """What ends this rank, before it leaves the process group: the others look as soon as it is gone."""
 
@@ -69,7 +76,7 @@ UNWATCHED = Progress()
 
 
 class WrittenProgress(Progress):
-    """`seconds`: of the update so far, by kind, inside collectives; `since_update`: when it began, perf_counter()."""
+    """`seconds`: of the update so far, by kind; `since_update`: when it began, perf_counter()."""
 
     def __init__(self, folder: Path, rank: int, launch: str) -> None:
         pid = os.getpid()
@@ -96,6 +103,12 @@ class WrittenProgress(Progress):
         self._now(collective=collective, inside=True, entered=self.place.entered + 1)
         yield
         self._now(inside=False)
+        self.seconds[kind] += time.perf_counter() - start
+
+    @contextmanager
+    def spent(self, kind: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
         self.seconds[kind] += time.perf_counter() - start
 
     def failed(self, raised: str, blames: int | None = None) -> None:

@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 
 from ddp_tokens.config import Experiment
-from ddp_tokens.corpora.lock import Shape, read_corpus, shape_in
+from ddp_tokens.corpora.lock import ImageShape, Shape, read_corpus, shape_in
 from ddp_tokens.corpora.rows import Row, supervised_in
 from ddp_tokens.determinism import make_deterministic
 from ddp_tokens.inputs import Prepared, initial_model, read_prepared
 from ddp_tokens.layout import Layout
-from ddp_tokens.plan import windows_to_compare
+from ddp_tokens.plan import microbatches_of, windows_to_compare
 from ddp_tokens.tensors import save_tensors, weights_of
 from ddp_tokens.workloads import Workload, load, require_same_units
 
@@ -25,7 +25,7 @@ def write_initial_weights(experiment: Experiment, at: Layout) -> None:
     save_tensors(at.initial, initial_weights(experiment, load(experiment.workload), shape_in(lock)))
 
 
-def initial_weights(experiment: Experiment, workload: Workload, shape: Shape) -> dict[str, torch.Tensor]:
+def initial_weights(experiment: Experiment, workload: Workload, shape: Shape | ImageShape) -> dict[str, torch.Tensor]:
     torch.manual_seed(experiment.seed)
     return weights_of(workload.build_model(experiment.model, shape))
 
@@ -59,7 +59,8 @@ def references(
     dumps: dict[str, Gradients] = {name: {} for name in (*DTYPES, "parts")}
     native, exact = (model(dtype) for dtype in DTYPES.values())
     for case, index in cases.items():
-        window = [[[prepared.rows[i] for i in rows] for rows in of_rank] for of_rank in prepared.plan[index]]
+        planned = prepared.plan[index]
+        window = [microbatches_of(planned, rank, prepared.rows) for rank in range(len(planned))]
         of_microbatches = parts(exact, workload, window, device, f"window {index + 1}")
         denominator = supervised_in(row for of_rank in window for rows in of_rank for row in rows)
         dumps["native"] |= named_gradients(

@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 
-from ddp_tokens.corpora.lock import shape_in
 from ddp_tokens.corpora.rows import Row
 from ddp_tokens.corpora.text import FINAL, as_text
 from ddp_tokens.workloads import Writer
@@ -23,7 +22,7 @@ def write_samples(
     words: Sequence[str] | None = lock.get("vocabulary")
     stop = {token for token, word in enumerate(words or ()) if word in FINAL}
     generator = torch.Generator().manual_seed(seed)
-    longest = shape_in(lock).positions
+    longest = lock["shape"]["positions"]
     first_tokens = [row.tokens[0] for row in rows if row.split == "test"][:NUMBER]
     return [_text(writer.sample(model, token, generator, longest, stop), words) for token in first_tokens]
 

@@ -30,11 +30,13 @@ class Step:
     fields: tuple[str, ...] = ()
 
 
-PLAN_FIELDS = ("seed", "corpus", "steps", "batch", "accumulation", "world_size", "sharding")
+PLAN_FIELDS = ("seed", "corpus", "steps", "batch", "accumulation", "world_size", "sharding", "drop_last")
 MODEL_FIELDS = ("workload", "model", "device", "threads_per_rank")
 RANK_FIELDS = ("world_size", "backend", "launcher", "timeout_s")
-TRAIN_FIELDS = tuple(dict.fromkeys((*PLAN_FIELDS, *MODEL_FIELDS, *RANK_FIELDS, "optimizer", "train_anyway")))
-RUN_FIELDS = (*TRAIN_FIELDS, "checkpoint_every", "keep")
+UPDATE_FIELDS = ("optimizer", "schedule", "use_amp", "amp_dtype", "augmentation", "workers")
+TRAIN_FIELDS = tuple(dict.fromkeys((*PLAN_FIELDS, *MODEL_FIELDS, *RANK_FIELDS, *UPDATE_FIELDS, "train_anyway")))
+TOLD_FIELDS = ("log_interval", "tensorboard", "profile")
+RUN_FIELDS = (*TRAIN_FIELDS, *TOLD_FIELDS, "checkpoint_every", "save_every", "keep")
 
 
 def _script(name: str, *fields: str) -> Step:

@@ -36,7 +36,7 @@ from ddp_tokens.start import StartRecord, take_start, write_start
 from ddp_tokens.steps import code_of, code_of_training, dump
 from ddp_tokens.stopping import Stop, Stopped, end_on_signals, stop_on_signals
 from ddp_tokens.tensors import save_tensors, weights_of
-from ddp_tokens.trainer import build_optimizer, train
+from ddp_tokens.trainer import How, build_optimizer, how_of, state_of, train
 from ddp_tokens.watching import end_with, starters_of_rank
 from ddp_tokens.working import Working, running_alone, working_key
 from ddp_tokens.workloads import Workload
@@ -44,7 +44,20 @@ from ddp_tokens.workloads import load as load_workload
 from ddp_tokens.world import World, world_from_environment
 
 PROGRAM = "ddp_tokens.train"
-NOT_IDENTITY = ("checkpoint_every", "interrupt_at", "keep", "launcher", "name", "timeout_s", "train_anyway")
+NOT_IDENTITY = (
+    "checkpoint_every",
+    "interrupt_at",
+    "keep",
+    "launcher",
+    "log_interval",
+    "name",
+    "profile",
+    "save_every",
+    "tensorboard",
+    "timeout_s",
+    "train_anyway",
+    "workers",
+)
 LINES_EVERY = 10
 log = logging.getLogger(PROGRAM)
 
@@ -87,7 +100,10 @@ def run_training(
     identity = run_identity(experiment, at)
     until = experiment.interrupt_at if run == "interrupt" else experiment.steps
     key = working_key(run, until, identity, world, code_of(experiment, run), resume)
-    working = Working(at.working(run, key), experiment.checkpoint_every, experiment.keep, identity, world)
+    every = experiment.checkpoint_every
+    if experiment.save_every:
+        every = experiment.save_every * experiment.windows_per_epoch(prepared.training_rows)
+    working = Working(at.working(run, key), every, experiment.keep, identity, world)
     stop = stop or Stop()
     finder = checkpoint_finder(at.run(run).parent, identity, until)
     watch = Watch(at.rank_logs(run), world, launch_name(os.environ), PROGRAM, finder)
@@ -109,6 +125,7 @@ class Begun:
     model: DistributedDataParallel
     state: TrainingState
     when_seeded: Mapping[str, str]
+    how: How
 
 
 def begin(experiment: Experiment, prepared: Prepared, initial: Path, world: World) -> Begun:
@@ -118,7 +135,9 @@ def begin(experiment: Experiment, prepared: Prepared, initial: Path, world: Worl
     when_seeded = read_generators(world.device).digests
     bare = initial_model(experiment, workload, prepared.shape, initial, world.device, torch.float32)
     model = wrap_for_ddp(bare)
-    return Begun(workload, model, TrainingState(bare, build_optimizer(model, experiment.optimizer)), when_seeded)
+    optimizer = build_optimizer(model, experiment.optimizer)
+    how = how_of(experiment, optimizer, prepared.training_rows, world.device)
+    return Begun(workload, model, state_of(bare, optimizer, how), when_seeded, how)
 
 
 def _run(
@@ -176,8 +195,7 @@ def _train_until(
     progress: WrittenProgress,
 ) -> Stopped | None:
     state, world = begun.state, working.world
-    clip_norm = experiment.optimizer.clip_norm
-    updates = train(begun.model, state, begun.workload, prepared.plan, prepared.rows, world, until, clip_norm, progress)
+    updates = train(begun.model, state, begun.workload, prepared.plan, prepared.rows, world, until, begun.how, progress)
     rank_log = RankLog(progress.path.parent, world.rank, state.step, world.size)
     for record in tqdm(updates, total=until, initial=state.step, disable=None if world.is_main else True):
         rank_log.update(record, state.rank_history[-1], progress)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -9,23 +10,60 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from ddp_tokens.checkpoint import TrainingState
-from ddp_tokens.config import Optimizer, Sgd
+from ddp_tokens.config import Experiment, Optimizer, Sgd
 from ddp_tokens.corpora.rows import Row
+from ddp_tokens.distributed import share_buffers
 from ddp_tokens.errors import DivergedError
+from ddp_tokens.loading import Batches, Loading, windows_of_rank
 from ddp_tokens.normalization import global_token_loss
 from ddp_tokens.plan import Plan, microbatches_of
-from ddp_tokens.progress import UNWATCHED, Progress
-from ddp_tokens.window import accumulate, count_window, sum_window
-from ddp_tokens.workloads import Workload
+from ddp_tokens.precision import Precision, precision_of
+from ddp_tokens.progress import DATA, OPTIMIZER, UNWATCHED, Progress
+from ddp_tokens.schedule import Schedule, schedule_of
+from ddp_tokens.window import accumulate, count_window, sums_of_window
+from ddp_tokens.workloads import Workload, counter
 from ddp_tokens.world import World
+
+SCHEDULE, SCALER = "schedule", "scaler"
 
 
 def build_optimizer(model: torch.nn.Module, settings: Optimizer) -> torch.optim.Optimizer:
     if isinstance(settings, Sgd):
-        return torch.optim.SGD(model.parameters(), lr=settings.lr, momentum=settings.momentum)
+        return torch.optim.SGD(
+            model.parameters(), lr=settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay
+        )
     return torch.optim.AdamW(
         model.parameters(), lr=settings.lr, betas=settings.betas, eps=settings.eps, weight_decay=settings.weight_decay
     )
+
+
+@dataclass(frozen=True)
+class How:
+    """How windows become updates. What of it has a state is in the training state's `extras` too."""
+
+    clip_norm: float | None = None
+    precision: Precision = field(default_factory=Precision)
+    schedule: Schedule | None = None
+    loading: Loading = field(default_factory=Loading)
+
+
+def how_of(experiment: Experiment, optimizer: torch.optim.Optimizer, training_rows: int, device: str) -> How:
+    return How(
+        experiment.optimizer.clip_norm,
+        precision_of(experiment, device),
+        schedule_of(experiment, optimizer, training_rows),
+        Loading(experiment.workers, experiment.augmentation, experiment.seed),
+    )
+
+
+def state_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer, how: How) -> TrainingState:
+    """`model`: the bare module."""
+    state = TrainingState(model, optimizer)
+    if how.schedule is not None:
+        state.extras[SCHEDULE] = how.schedule.scheduler
+    if how.precision.scaler.is_enabled():
+        state.extras[SCALER] = how.precision.scaler
+    return state
 
 
 def train(
@@ -36,41 +74,88 @@ def train(
     rows: Mapping[str, Row],
     world: World,
     until: int,
-    clip_norm: float | None = None,
+    how: How | None = None,
     progress: Progress = UNWATCHED,
 ) -> Iterator[dict[str, Any]]:
     """Make updates state.step + 1 to `until`; append to both histories; yield each global record.
 
     A global record holds `step`, `units` (the denominator), `loss_sum` and `loss`, the mean over all supervised units
-    of the window, and with `clip_norm` the norm of the window's gradient before clipping, `gradient_norm`. A rank's
-    record holds its row ids per microbatch, its units and its loss sum.
+    of the window, and besides, each where there is such a thing: `correct`, of the units; `lr`, with a schedule;
+    `gradient_norm`, the norm of the window's gradient before clipping; `scale`, of the losses, and `skipped`, whether
+    an overflow kept the update from being made. A rank's record holds its row ids per microbatch, its units and its
+    loss sum.
     Raises on every rank alike: EmptyWindowError, before any backward, when a window has no supervised unit;
     before the update is applied, WorkloadError when the workload sums over other units than the corpus counts, and
-    DivergedError when the loss or, with `clip_norm`, the gradient's norm is not a number.
+    DivergedError when the loss or, with `clip_norm` and without a loss scale, the gradient's norm is not a number.
     """
     model.train()
+    how = how or How()
+    windows = windows_of_rank(Batches(workload, plan, rows, world, how.loading), state.step + 1, until)
     for step in range(state.step + 1, until + 1):
         progress.begins_update(step)
         window, name = plan[step - 1], f"window {step}"
-        microbatches = microbatches_of(window, world.rank, rows)
-        local, total = count_window(microbatches, name, world.device)
-        batches = [workload.collate(microbatch, world.device) for microbatch in microbatches]
+        local, total = count_window(microbatches_of(window, world.rank, rows), name, world.device)
+        with progress.spent(DATA):
+            batches = next(windows)
         normalize = partial(global_token_loss, global_count=total, world_size=world.size)
-        local_loss, summed = accumulate(model, workload, batches, normalize, progress)
-        loss_sum = sum_window(workload, name, local_loss, summed, local, world)
-        _require_finite("loss", loss_sum, step)
-        record = {"step": step, "units": total, "loss_sum": loss_sum, "loss": loss_sum / total}
-        if clip_norm is not None:
-            record["gradient_norm"] = _clip(model, clip_norm, step)
-        state.optimizer.step()
+        right = _Right(workload)
+        local_loss, summed = accumulate(model, workload, batches, normalize, progress, how.precision, right.add)
+        sums = sums_of_window(workload, name, [local_loss, *right.count()], summed, local, world)
+        _require_finite("loss", sums[0], step)
+        record = {"step": step, "units": total, "loss_sum": sums[0], "loss": sums[0] / total}
+        if len(sums) > 1:
+            record["correct"] = int(sums[1])
+        with progress.spent(OPTIMIZER):
+            record |= _update(model, state.optimizer, how, step)
+        if step == until:
+            share_buffers(model)
         state.rank_history.append({"step": step, "rows": window[world.rank], "units": local, "loss_sum": local_loss})
         state.history.append(record)
         yield record
 
 
-def _clip(model: DistributedDataParallel, clip_norm: float, step: int) -> float:
-    """The norm before clipping. After the averaging every rank holds the same bits, and so decides alike."""
+class _Right:
+    """How many supervised units of a window are right, on this rank, where the workload counts them."""
+
+    def __init__(self, workload: Workload) -> None:
+        self.counter = counter(workload)
+        self.counts: list[torch.Tensor] = []
+
+    def add(self, outputs: Any, batch: Any) -> None:
+        if self.counter is not None:
+            self.counts.append(self.counter.correct(outputs.detach(), batch))
+
+    def count(self) -> list[float]:
+        """One number, or none where nobody counts."""
+        return [float(torch.stack(self.counts).sum())] if self.counts else []
+
+
+def _update(model: DistributedDataParallel, optimizer: torch.optim.Optimizer, how: How, step: int) -> dict[str, Any]:
+    """What the record tells of it. An overflow on one rank is in the gradient of all, so all skip the same update."""
+    scaler, told = how.precision.scaler, {}
+    if how.schedule is not None:
+        told["lr"] = optimizer.param_groups[0]["lr"]
+    scaler.unscale_(optimizer)
+    if how.clip_norm is not None:
+        told["gradient_norm"] = _clip(model, how.clip_norm, step, scaler.is_enabled())
+    scale = scaler.get_scale()
+    scaler.step(optimizer)
+    scaler.update()
+    if scaler.is_enabled():
+        told |= {"scale": scale, "skipped": scaler.get_scale() < scale}
+    if how.schedule is not None:
+        how.schedule.after(step)
+    return told
+
+
+def _clip(model: DistributedDataParallel, clip_norm: float, step: int, scaled: bool) -> float | None:
+    """The norm before clipping, None of an overflow that a loss scale made: that update is skipped.
+
+    After the averaging every rank holds the same bits, and so decides alike.
+    """
     norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), clip_norm))
+    if scaled and not math.isfinite(norm):
+        return None
     _require_finite("gradient's norm", norm, step)
     return norm
 

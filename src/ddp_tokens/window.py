@@ -10,9 +10,13 @@ from torch.nn.parallel import DistributedDataParallel
 from ddp_tokens.corpora.rows import Row, supervised_in
 from ddp_tokens.distributed import global_count, sum_over_ranks
 from ddp_tokens.errors import EmptyWindowError
-from ddp_tokens.progress import REDUCING_BACKWARD, UNWATCHED, Progress
+from ddp_tokens.precision import Precision
+from ddp_tokens.progress import BACKWARD, FORWARD, REDUCING_BACKWARD, UNWATCHED, Progress
 from ddp_tokens.workloads import Workload, require_same_units
 from ddp_tokens.world import World
+
+REDUCTION = "all-reduce of the gradients"
+FULL = Precision()
 
 
 def count_window(microbatches: Sequence[Sequence[Row]], window: str, device: str = "cpu") -> tuple[int, int]:
@@ -36,12 +40,15 @@ def accumulate(
     batches: Sequence[Any],
     normalize: Callable[[torch.Tensor], torch.Tensor],
     progress: Progress = UNWATCHED,
+    precision: Precision = FULL,
+    observe: Callable[[Any, Any], None] = lambda outputs, batch: None,
 ) -> tuple[float, float]:
     """Leave in each parameter's .grad the window's gradient, averaged over ranks.
 
     Returns this rank's loss sum, and the number of units that the workload says it summed over: for sum_window.
 
     `normalize` turns a microbatch's loss sum into what backward() is called on; it knows the window's denominator.
+    Where `precision` scales losses, the gradient is scaled too. `observe` is shown each microbatch's outputs and batch.
     Forward and backward both stand inside no_sync: DDP decides in forward whether the next backward synchronizes.
     """
     model.zero_grad(set_to_none=True)
@@ -50,22 +57,33 @@ def accumulate(
         is_last = index == len(batches) - 1
         progress.begins_microbatch(index + 1)
         with nullcontext() if is_last else model.no_sync():
-            loss, units_of_batch = workload.loss_sum(workload.forward(model, batch), batch)
-            with progress.entered("all-reduce of the gradients", REDUCING_BACKWARD) if is_last else nullcontext():
-                normalize(loss).backward()
+            with progress.spent(FORWARD), precision.autocast():
+                outputs = workload.forward(model, batch)
+                loss, units_of_batch = workload.loss_sum(outputs, batch)
+            with progress.entered(REDUCTION, REDUCING_BACKWARD) if is_last else progress.spent(BACKWARD):
+                precision.scaler.scale(normalize(loss)).backward()
+        observe(outputs, batch)
         losses.append(loss.detach())
         units += units_of_batch
     return float(torch.stack(losses).double().sum()), float(units)
 
 
 def sum_window(workload: Workload, window: str, loss_sum: float, summed: float, counted: int, world: World) -> float:
-    """The loss sum over all ranks. One all-reduce, which carries what each rank summed over and what its rows count.
+    """The loss sum over all ranks; see sums_of_window."""
+    return sums_of_window(workload, window, [loss_sum], summed, counted, world)[0]
+
+
+def sums_of_window(
+    workload: Workload, window: str, own: Sequence[float], summed: float, counted: int, world: World
+) -> list[float]:
+    """Each of `own` over all ranks. One all-reduce, which carries what each rank summed over and what its rows count.
 
     Raises WorkloadError on every rank alike when these differ on any rank: a gradient that was divided by other units
     than it sums over is wrong, so no update may be made of it.
     """
     units = [0.0] * (2 * world.size)
     units[2 * world.rank : 2 * world.rank + 2] = [summed, counted]
-    total, *of_ranks = sum_over_ranks([loss_sum, *units], world.device, "loss sum")
+    totals = sum_over_ranks([*own, *units], world.device, "loss sum")
+    of_ranks = totals[len(own) :]
     require_same_units(workload, window, list(zip(of_ranks[::2], of_ranks[1::2], strict=True)))
-    return total
+    return totals[: len(own)]

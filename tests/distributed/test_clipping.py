@@ -13,7 +13,7 @@ from ddp_tokens.distributed import barrier, global_count, wrap_for_ddp
 from ddp_tokens.errors import DivergedError
 from ddp_tokens.files import read_json_lines
 from ddp_tokens.normalization import global_token_loss
-from ddp_tokens.trainer import build_optimizer, train
+from ddp_tokens.trainer import How, build_optimizer, train
 from ddp_tokens.world import World
 from tests.distributed.ranks import run_ranks
 from tests.distributed.tiny import SETTINGS, SquaredError, Tiny, prepared, row
@@ -27,7 +27,7 @@ def train_clipped(world: World, clip_norm: float | None) -> dict[str, Any]:
     bare = SquaredError().build_model(None, None)
     model = wrap_for_ddp(bare)
     state = TrainingState(bare, build_optimizer(model, Sgd(lr=LR, momentum=0)))
-    records = list(train(model, state, SquaredError(), PLAN, ROWS, world, 1, clip_norm))
+    records = list(train(model, state, SquaredError(), PLAN, ROWS, world, 1, How(clip_norm)))
     assert records == state.history
     return {"theta": float(bare.theta), **records[0]}
 
@@ -87,7 +87,7 @@ def train_to_nan(world: World) -> dict[str, Any]:
     state = TrainingState(bare, build_optimizer(model, Sgd(lr=LR)))
     rows, message = {"0": row(0), "1": row(1)}, None
     try:
-        list(train(model, state, Root(), [[[["1"]], [["0"]]]], rows, world, 1, 1.0))
+        list(train(model, state, Root(), [[[["1"]], [["0"]]]], rows, world, 1, How(1.0)))
     except DivergedError as error:
         message = str(error)
     barrier()

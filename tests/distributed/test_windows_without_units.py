@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ddp_tokens.checkpoint import TrainingState
-from ddp_tokens.config import Model, Sgd
+from ddp_tokens.config import Sgd, Transformer
 from ddp_tokens.corpora.lock import Shape
 from ddp_tokens.corpora.rows import UNSUPERVISED, Row, supervised_in
 from ddp_tokens.distributed import barrier, global_count, wrap_for_ddp
@@ -28,7 +28,7 @@ HALF = Row("half", "train", (1, 1, 1, 1), (1, UNSUPERVISED, 3, UNSUPERVISED))
 
 def small_model() -> torch.nn.Module:
     torch.manual_seed(0)
-    settings = Model(width=8, heads=2, layers=1, feed_forward=16)
+    settings = Transformer(width=8, heads=2, layers=1, feed_forward=16)
     return token_labels.build_model(settings, Shape(4, 4, 8)).double().eval()
 
 

@@ -3,7 +3,7 @@
 import torch
 
 from ddp_tokens.checkpoint import TrainingState
-from ddp_tokens.config import GeneratedCorpus, Model, Sgd
+from ddp_tokens.config import GeneratedCorpus, Sgd, Transformer
 from ddp_tokens.corpora.generated import make
 from ddp_tokens.corpora.lock import Shape
 from ddp_tokens.determinism import seed_rank
@@ -25,7 +25,7 @@ def tiny_model(dtype=torch.float32, seed=0, **changes):
     """A model with the weights of `seed`; the generators of this process stay as they were."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return token_labels.build_model(Model(**TINY_MODEL | changes), SHAPE).to(dtype)
+        return token_labels.build_model(Transformer(**TINY_MODEL | changes), SHAPE).to(dtype)
 
 
 def new_state(make_optimizer=lambda model: build_optimizer(model, Sgd()), seed=0, **changes):

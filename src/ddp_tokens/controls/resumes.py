@@ -59,7 +59,7 @@ class Given:
         start = take_start(begun.state, begun.when_seeded, self.world)
         last = self.experiment.steps if until is None else until
         plan, rows = self.prepared.plan, self.prepared.rows
-        for _ in train(begun.model, begun.state, begun.workload, plan, rows, self.world, last):
+        for _ in train(begun.model, begun.state, begun.workload, plan, rows, self.world, last, begun.how):
             pass
         write_run(run, begun.state, start, self.identity, self.world)
 

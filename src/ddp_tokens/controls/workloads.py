@@ -7,7 +7,8 @@ import torch
 
 from ddp_tokens.config import Model
 from ddp_tokens.controls.gradient_windows import Case
-from ddp_tokens.corpora.lock import Shape
+from ddp_tokens.corpora.lock import ImageShape, Shape
+from ddp_tokens.labelled import of_tokens
 from ddp_tokens.workloads import Workload, token_labels
 
 
@@ -22,9 +23,9 @@ class Altered:
     loss_sum = staticmethod(token_labels.loss_sum)
     metrics = staticmethod(token_labels.metrics)
 
-    def build_model(self, settings: Model, shape: Shape) -> torch.nn.Module:
+    def build_model(self, settings: Model, shape: Shape | ImageShape) -> torch.nn.Module:
         """Tying needs as many classes as symbols."""
-        model = token_labels.TokenLabeller(settings, shape)
+        model = token_labels.TokenLabeller(*of_tokens("token_labels", settings, shape))
         if self.tied:
             model.head.weight = model.embedding.weight
         return model

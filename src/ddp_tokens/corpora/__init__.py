@@ -1,9 +1,10 @@
 """Rows of data: made or read, validated, and locked. No torch."""
 
 from collections.abc import Iterator
+from typing import Any
 
-from ddp_tokens.config import Corpus, OwnRows, VerbGrammar
-from ddp_tokens.corpora import generated, own_rows, verb_grammar
+from ddp_tokens.config import Corpus, Images, OwnImages, OwnRows, VerbGrammar
+from ddp_tokens.corpora import generated, images, own_rows, verb_grammar
 from ddp_tokens.corpora.rows import Row
 
 
@@ -16,7 +17,18 @@ def rows(corpus: Corpus, seed: int) -> Iterator[Row]:
         return own_rows.read(corpus)
     if isinstance(corpus, VerbGrammar):
         return verb_grammar.make(corpus, seed)
+    if isinstance(corpus, Images):
+        return images.make(corpus, seed)
+    if isinstance(corpus, OwnImages):
+        raise NotImplementedError
     return generated.make(corpus, seed)
+
+
+def recipe_of_images(corpus: Corpus, seed: int) -> dict[str, Any] | None:
+    """How the pixels behind the rows are made or read, for the lock; None where rows are no images."""
+    if isinstance(corpus, Images):
+        return images.recipe(corpus, seed)
+    return None
 
 
 def vocabulary(corpus: Corpus, seed: int) -> list[str] | None:

@@ -1,11 +1,11 @@
 """The corpus as a file, and the lock that says what it held when it was prepared."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ddp_tokens.config import Corpus, GeneratedCorpus, OwnRows
+from ddp_tokens.config import Corpus, GeneratedCorpus, OwnImages, OwnRows
 from ddp_tokens.corpora.rows import SPLITS, UNSUPERVISED, Row, supervised
 from ddp_tokens.errors import PREPARE_AGAIN, CorpusError
 from ddp_tokens.files import json_line, read_json, read_json_lines, replacing, sha256, write_json
@@ -18,6 +18,16 @@ class Shape:
     vocabulary: int
     classes: int
     positions: int
+
+
+@dataclass(frozen=True)
+class ImageShape:
+    """What a model of images must cover: labels 0..classes-1, pixels (channels, height, width)."""
+
+    classes: int
+    channels: int
+    height: int
+    width: int
 
 
 @dataclass
@@ -35,14 +45,14 @@ class Tally:
         of_split["tokens"] += len(row.tokens)
         of_split["supervised"] += supervised(row)
         self.measured = Shape(
-            max(self.measured.vocabulary, 1 + max(row.tokens)),
+            max(self.measured.vocabulary, 1 + max(row.tokens, default=-1)),
             max(self.measured.classes, 1 + max(row.labels)),
             max(self.measured.positions, len(row.tokens)),
         )
 
     def require_supervised(self, corpus: Corpus) -> None:
         """Raises CorpusError when there is nothing to train on, or nothing to score."""
-        source = corpus.path if isinstance(corpus, OwnRows) else "the generated corpus"
+        source = corpus.path if isinstance(corpus, OwnRows | OwnImages) else "the generated corpus"
         for split, count in self.counts.items():
             if not count["supervised"] and (count["rows"] or split != "validation"):
                 raise CorpusError(
@@ -56,10 +66,12 @@ def write_corpus(
     rows_path: Path | str,
     lock_path: Path | str,
     vocabulary: Sequence[str] | None = None,
+    images: Mapping[str, Any] | None = None,
 ) -> list[Row]:
     """Write rows and lock; return the training rows. One pass; nothing is written when a row is refused.
 
-    `vocabulary`: the words behind the tokens, by token, where there are any.
+    `vocabulary`: the words behind the tokens, by token, where there are any. `images`: where rows are images, how they
+    are made or read, and their `shape`; see `pixels.open_images`.
     """
     tally = Tally()
     training = []
@@ -70,8 +82,10 @@ def write_corpus(
             if row.split == "train":
                 training.append(row)
         tally.require_supervised(corpus)
-    shape = vars(_shape(corpus, tally.measured))
+    shape = images["shape"] if images else vars(_shape(corpus, tally.measured))
     lock: dict[str, Any] = {"corpus_sha256": sha256(rows_path), "counts": tally.counts, "shape": shape}
+    if images:
+        lock["images"] = dict(images)
     if vocabulary is not None:
         lock["vocabulary"] = list(vocabulary)
     if isinstance(corpus, OwnRows):
@@ -83,7 +97,17 @@ def write_corpus(
 def read_corpus(rows_path: Path | str, lock_path: Path | str) -> tuple[dict[str, Row], dict[str, Any]]:
     """Rows by id, in file order, and the lock. Raises CorpusError when the rows are not those that were locked."""
     lock = read_lock(rows_path, lock_path)
-    return {record["id"]: Row.from_record(record) for record in read_json_lines(rows_path)}, lock
+    images = _images_in(lock)
+    return {record["id"]: Row.from_record(record, images) for record in read_json_lines(rows_path)}, lock
+
+
+def _images_in(lock: Mapping[str, Any]) -> Callable[[int], Any] | None:
+    """NumPy and image files only where rows are images: parsing the Snakefile reads this module."""
+    if "images" not in lock:
+        return None
+    from ddp_tokens.corpora.pixels import open_images
+
+    return open_images(lock["images"])
 
 
 def read_lock(rows_path: Path | str, lock_path: Path | str) -> dict[str, Any]:
@@ -109,8 +133,8 @@ def require_same_source(corpus: Corpus, lock: dict[str, Any], lock_path: Path | 
         )
 
 
-def shape_in(lock: Mapping[str, Any]) -> Shape:
-    return Shape(**lock["shape"])
+def shape_in(lock: Mapping[str, Any]) -> Shape | ImageShape:
+    return ImageShape(**lock["shape"]) if "images" in lock else Shape(**lock["shape"])
 
 
 def _shape(corpus: Corpus, measured: Shape) -> Shape:

@@ -1,10 +1,15 @@
 """One row of a corpus, and what it adds to the denominator."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # reading the Snakefile needs no NumPy
+    from numpy.typing import NDArray
 
 UNSUPERVISED = -100
+# index -> float32 (channels, height, width)
+Images = Callable[[int], "NDArray[Any]"]
 SPLITS = ("train", "validation", "test")
 
 
@@ -12,7 +17,8 @@ SPLITS = ("train", "validation", "test")
 class Row:
     """`tokens` and `labels` have one entry per position; a label of -100 is not supervised.
 
-    `text`: what a person reads, where the tokens are words.
+    `text`: what a person reads, where the tokens are words. Of an image a row holds the recipe: one label, no tokens,
+    and `index`, from which `images` makes or reads the pixels.
     """
 
     id: str
@@ -20,13 +26,22 @@ class Row:
     tokens: tuple[int, ...]
     labels: tuple[int, ...]
     text: str | None = None
+    index: int | None = None
+    images: Images | None = field(default=None, compare=False, repr=False)
 
     @classmethod
-    def from_record(cls, record: dict[str, Any]) -> "Row":
-        return cls(record["id"], record["split"], tuple(record["tokens"]), tuple(record["labels"]), record.get("text"))
+    def from_record(cls, record: dict[str, Any], images: Images | None = None) -> "Row":
+        tokens, labels = (tuple(record.get(name, ())) for name in ("tokens", "labels"))
+        return cls(record["id"], record["split"], tokens, labels, record.get("text"), record.get("index"), images)
 
     def record(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if value is not None}
+        return {name: value for name, value in vars(self).items() if name != "images" and value not in (None, ())}
+
+    def image(self) -> "NDArray[Any]":
+        """float32 (channels, height, width). Raises ValueError of a row that is no image."""
+        if self.images is None or self.index is None:
+            raise ValueError(f"row '{self.id}' holds no image")
+        return self.images(self.index)
 
     def unsupervised(self) -> "Row":
         """The same tokens with no label that counts."""

@@ -6,10 +6,11 @@ from collections.abc import Sequence, Set
 from types import ModuleType
 from typing import Any, Protocol, cast
 
+import numpy
 import torch
 
 from ddp_tokens.config import Model
-from ddp_tokens.corpora.lock import Shape
+from ddp_tokens.corpora.lock import ImageShape, Shape
 from ddp_tokens.corpora.rows import Row
 from ddp_tokens.errors import WorkloadError
 
@@ -17,10 +18,11 @@ from ddp_tokens.errors import WorkloadError
 class Workload(Protocol):
     """What a file in this folder defines, as plain functions."""
 
-    def build_model(self, settings: Model, shape: Shape) -> torch.nn.Module: ...
+    def build_model(self, settings: Model, shape: Shape | ImageShape) -> torch.nn.Module:
+        """On the CPU. Raises WorkloadError for settings or rows of another kind."""
 
     def collate(self, rows: Sequence[Row], device: torch.device | str = "cpu") -> Any:
-        """A batch; padding never counts."""
+        """A batch; padding never counts. For a GPU it has the methods `to` and `pin_memory`, as batches.Batch has."""
 
     def forward(self, model: torch.nn.Module, batch: Any) -> Any: ...
 
@@ -42,6 +44,21 @@ class Writer(Protocol):
         """
 
 
+class Counter(Protocol):
+    """What a file in this folder may define besides, where training is to tell its accuracy."""
+
+    def correct(self, outputs: Any, batch: Any) -> torch.Tensor:
+        """How many supervised units are right; a scalar, on the outputs' device."""
+
+
+class Augmenter(Protocol):
+    """What a file in this folder may define besides, where rows can be changed at random in training."""
+
+    def augment(self, batch: Any, how: str, generator: numpy.random.Generator) -> Any:
+        """A changed batch, on the CPU; `how`: the setting `augmentation`. All that is random comes from `generator`."""
+
+
+OPTIONAL = {"sample": Writer, "correct": Counter, "augment": Augmenter}
 FUNCTIONS = ("build_model", "collate", "forward", "loss_sum", "metrics")
 
 
@@ -50,14 +67,32 @@ def load(name: str) -> Workload:
     module = importlib.import_module(f"{__name__}.{name}")
     for function in FUNCTIONS:
         _require_callable(module, function, Workload)
-    if hasattr(module, "sample"):
-        _require_callable(module, "sample", Writer)
+    for function, protocol in OPTIONAL.items():
+        if hasattr(module, function):
+            _require_callable(module, function, protocol)
     return cast(Workload, module)
 
 
 def writer(workload: Workload) -> Writer | None:
     """The workload as one that can write sequences, where it can."""
     return cast(Writer, workload) if hasattr(workload, "sample") else None
+
+
+def counter(workload: Workload) -> Counter | None:
+    """The workload as one that counts what is right, where it does."""
+    return cast(Counter, workload) if hasattr(workload, "correct") else None
+
+
+def augmenter(workload: Workload) -> Augmenter:
+    """Raises WorkloadError where the workload cannot change rows at random."""
+    if not hasattr(workload, "augment"):
+        raise WorkloadError(f"workload {_name(workload)} has no function augment: set augmentation to none")
+    return cast(Augmenter, workload)
+
+
+def unit_of(workload: Workload) -> str:
+    """What a supervised unit is called, in the singular."""
+    return str(getattr(workload, "UNIT", "token"))
 
 
 def require_same_units(workload: Workload, window: str, units_of_ranks: Sequence[tuple[float, float]]) -> None:

@@ -13,8 +13,8 @@ from torch import nn
 from torch.nn import functional
 
 from ddp_tokens import labelled
-from ddp_tokens.config import Model
-from ddp_tokens.corpora.lock import Shape
+from ddp_tokens.config import Model, Transformer
+from ddp_tokens.corpora.lock import ImageShape, Shape
 from ddp_tokens.corpora.rows import UNSUPERVISED, Row
 from ddp_tokens.errors import WorkloadError
 from ddp_tokens.labelled import Batch, loss_sum, metrics
@@ -29,7 +29,7 @@ BRANCHES = 2  # of each block: attention and feed-forward
 class Block(nn.Module):
     """x + attention(LayerNorm(x)), then x + feed-forward(LayerNorm(x)); dropout on what each branch adds."""
 
-    def __init__(self, settings: Model) -> None:
+    def __init__(self, settings: Transformer) -> None:
         super().__init__()
         width = settings.width
         self.heads = settings.heads
@@ -62,7 +62,7 @@ class MiniGPT(nn.Module):
     embedding's, one parameter under two names.
     """
 
-    def __init__(self, settings: Model, shape: Shape) -> None:
+    def __init__(self, settings: Transformer, shape: Shape) -> None:
         super().__init__()
         self.embedding = nn.Embedding(shape.vocabulary, settings.width)
         self.positions = nn.Embedding(shape.positions, settings.width)
@@ -90,8 +90,9 @@ class MiniGPT(nn.Module):
                 nn.init.normal_(parameter, std=INITIAL_STD / math.sqrt(BRANCHES * layers) if adds else INITIAL_STD)
 
 
-def build_model(settings: Model, shape: Shape) -> nn.Module:
+def build_model(settings: Model, shape: Shape | ImageShape) -> nn.Module:
     """Raises WorkloadError when labels go beyond the tokens: the head has a row per token and no other."""
+    settings, shape = labelled.of_tokens("causal_lm", settings, shape)
     if shape.classes > shape.vocabulary:
         raise WorkloadError(
             f"workload causal_lm predicts tokens, but the corpus has {shape.classes} classes of labels and a "

@@ -3,9 +3,9 @@
 import torch
 from torch import nn
 
-from ddp_tokens.config import Model
-from ddp_tokens.corpora.lock import Shape
-from ddp_tokens.labelled import Batch, collate, loss_sum, metrics
+from ddp_tokens.config import Model, Transformer
+from ddp_tokens.corpora.lock import ImageShape, Shape
+from ddp_tokens.labelled import Batch, collate, loss_sum, metrics, of_tokens
 
 __all__ = ["build_model", "collate", "forward", "loss_sum", "metrics"]
 
@@ -17,7 +17,7 @@ class TokenLabeller(nn.Module):
     parameters, as the published run's model.
     """
 
-    def __init__(self, settings: Model, shape: Shape) -> None:
+    def __init__(self, settings: Transformer, shape: Shape) -> None:
         super().__init__()
         self.embedding = nn.Embedding(shape.vocabulary, settings.width)
         self.positions = nn.Embedding(shape.positions, settings.width)
@@ -42,8 +42,8 @@ class TokenLabeller(nn.Module):
         return logits
 
 
-def build_model(settings: Model, shape: Shape) -> nn.Module:
-    return TokenLabeller(settings, shape)
+def build_model(settings: Model, shape: Shape | ImageShape) -> nn.Module:
+    return TokenLabeller(*of_tokens("token_labels", settings, shape))
 
 
 def forward(model: nn.Module, batch: Batch) -> torch.Tensor:

@@ -5,7 +5,7 @@ import torch
 
 from ddp_tokens import workloads
 from ddp_tokens.checkpoint import TrainingState, save
-from ddp_tokens.config import AdamW, Model
+from ddp_tokens.config import AdamW, Transformer
 from ddp_tokens.corpora.lock import Shape
 from ddp_tokens.corpora.rows import UNSUPERVISED, Row, supervised, supervised_in
 from ddp_tokens.errors import WorkloadError
@@ -32,7 +32,7 @@ def tiny_model(dtype=torch.float32, seed=0, scale=10.0, **changes):
     """`scale`: GPT-2's weights are so small that logits hardly differ; larger ones make every path count."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = causal_lm.build_model(Model(**TINY_MODEL | changes), SHAPE).to(dtype)
+        model = causal_lm.build_model(Transformer(**TINY_MODEL | changes), SHAPE).to(dtype)
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() == 2:
@@ -310,13 +310,13 @@ def test_labels_that_are_no_tokens_are_refused():
         "let each label be the token that comes next, or take workload token_labels"
     )
     with pytest.raises(WorkloadError) as refusal:
-        causal_lm.build_model(Model(**TINY_MODEL), Shape(vocabulary=7, classes=8, positions=8))
+        causal_lm.build_model(Transformer(**TINY_MODEL), Shape(vocabulary=7, classes=8, positions=8))
     assert str(refusal.value) == message
 
 
 def test_fewer_classes_than_tokens_will_do():
     """A token that only ever begins a row is never a label."""
-    model = causal_lm.build_model(Model(**TINY_MODEL), Shape(vocabulary=7, classes=5, positions=8))
+    model = causal_lm.build_model(Transformer(**TINY_MODEL), Shape(vocabulary=7, classes=5, positions=8))
     assert model(torch.tensor([[0, 1]])).shape == (1, 2, 7)
 
 
@@ -325,7 +325,7 @@ def test_the_first_weights_are_gpt_2s():
     have 0.02 / sqrt(2 x 3).
     """
     torch.manual_seed(0)
-    settings = Model(width=128, layers=3, heads=4, feed_forward=256)
+    settings = Transformer(width=128, layers=3, heads=4, feed_forward=256)
     model = causal_lm.build_model(settings, Shape(vocabulary=64, classes=64, positions=64))
     for name, parameter in model.named_parameters():
         if parameter.dim() == 2:

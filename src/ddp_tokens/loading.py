@@ -1,0 +1,102 @@
+"""The batches of a rank, window by window as the plan says, made by the rank itself or ahead by worker processes.
+
+What a batch holds depends on the plan, the rows, the seed and its place in the run, never on who makes it or when: so a
+run may be interrupted, and resumed with another number of workers, anywhere.
+"""
+
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy
+from torch import Generator
+from torch.utils.data import DataLoader, Dataset
+
+from ddp_tokens.corpora.rows import Row
+from ddp_tokens.errors import UserError
+from ddp_tokens.plan import Plan, microbatches_of
+from ddp_tokens.workloads import Workload, augmenter
+from ddp_tokens.world import World
+
+NONE = "none"
+FOR_THE_RANK = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+
+
+@dataclass(frozen=True)
+class Loading:
+    """`workers`: processes. `seed`: of augmentation on rank 0; rank r has `seed` + r."""
+
+    workers: int = 0
+    augmentation: str = NONE
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Batches(Dataset[Any]):
+    """Batch of (update, microbatch): the update counts from 1, the microbatch from 0."""
+
+    workload: Workload
+    plan: Plan
+    rows: Mapping[str, Row]
+    world: World
+    loading: Loading
+
+    def __getitem__(self, place: tuple[int, int]) -> Any:
+        """A UserError is returned, not raised: torch would put the traceback of the worker into its text."""
+        try:
+            return self.batch(*place)
+        except UserError as error:
+            return error
+
+    def batch(self, step: int, microbatch: int) -> Any:
+        """On the CPU."""
+        rows = microbatches_of(self.plan[step - 1], self.world.rank, self.rows)[microbatch]
+        batch = self.workload.collate(rows)
+        if self.loading.augmentation == NONE:
+            return batch
+        generator = numpy.random.default_rng([self.loading.seed + self.world.rank, step, microbatch])
+        return augmenter(self.workload).augment(batch, self.loading.augmentation, generator)
+
+
+def windows_of_rank(batches: Batches, first: int, until: int) -> Iterator[list[Any]]:
+    """For each of the updates `first` to `until`, this rank's batches on its device."""
+    window_of = {step: batches.plan[step - 1][batches.world.rank] for step in range(first, until + 1)}
+    places = [(step, index) for step, microbatches in window_of.items() for index in range(len(microbatches))]
+    made = _made(batches, places)
+    for microbatches in window_of.values():
+        yield [_usable(next(made), batches.world) for _ in microbatches]
+
+
+def _made(batches: Batches, places: Sequence[tuple[int, int]]) -> Iterator[Any]:
+    workers = batches.loading.workers
+    return iter(
+        DataLoader(
+            batches,
+            batch_size=None,
+            sampler=places,
+            collate_fn=_as_it_is,
+            num_workers=workers,
+            persistent_workers=workers > 0,
+            multiprocessing_context="fork" if workers else None,
+            worker_init_fn=_leave_signals_to_the_rank,
+            pin_memory=batches.world.device.startswith("cuda"),
+            generator=Generator(),  # a generator of its own: a draw from torch's would change the run
+        )
+    )
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
+
+
+def _usable(batch: Any, world: World) -> Any:
+    if isinstance(batch, UserError):
+        raise batch
+    return batch if world.device == "cpu" else batch.to(world.device, non_blocking=True)
+
+
+def _leave_signals_to_the_rank(worker: int) -> None:
+    """A wish to stop reaches the whole process group; the rank ends its window first, and needs its batches for it."""
+    for number in FOR_THE_RANK:
+        signal.signal(number, signal.SIG_IGN)
