@@ -10,15 +10,16 @@ import torch
 from ddp_tokens.checkpoint_files import MODEL, verify
 from ddp_tokens.config import Experiment
 from ddp_tokens.corpora.lock import read_corpus, shape_in
-from ddp_tokens.corpora.rows import Row
+from ddp_tokens.corpora.rows import TOKEN, Row
 from ddp_tokens.determinism import make_deterministic
 from ddp_tokens.distributed import sum_over_ranks
 from ddp_tokens.errors import DivergedError
 from ddp_tokens.inputs import initial_model
 from ddp_tokens.samples import write_samples
-from ddp_tokens.workloads import Workload, load, writer
+from ddp_tokens.workloads import Workload, load, unit_of, writer
 from ddp_tokens.world import World
 
+PERPLEXITY = "perplexity"
 COUNTS = ("rows", "units", "correct")
 
 
@@ -55,39 +56,39 @@ def evaluate(
     """Sums over all rows and all ranks, then one division: never a mean of batch means.
 
     Rank r takes rows r, r + W, ...: no row is padded in or repeated to make shares equal. With more than one rank,
-    every rank calls this and gets the same result: the scores, `ranks`, and `batches`, what each batch of each rank
-    counted, from which anyone can judge the scores.
+    every rank calls this and gets the same result: the scores, `unit`, what a supervised unit is called, `ranks`, and
+    `batches`, what each batch of each rank counted, from which anyone can judge the scores. Perplexity is a score of
+    tokens.
     """
     shares = [rows[rank :: world.size] for rank in range(world.size)]
     own = score_batches(model, workload, shares[world.rank], batch, world)
     batches = gathered(own, [len(range(0, len(share), batch)) for share in shares], world)
     totals = {name: sum(scores[name] for scores in batches) for name in COUNTS}
     loss_sum = sum(scores["loss_sum"] for scores in batches)
-    loss = loss_sum / totals["units"]
+    loss, unit = loss_sum / totals["units"], unit_of(workload)
     return {
         **totals,
+        "unit": unit,
         "loss_sum": loss_sum,
-        "loss_per_token": loss,
-        "perplexity": perplexity(loss),
-        "accuracy_per_token": totals["correct"] / totals["units"],
+        "loss": loss,
+        **({PERPLEXITY: perplexity(loss)} if unit == TOKEN else {}),
+        "accuracy": totals["correct"] / totals["units"],
         "ranks": world.size,
         "batches": batches,
     }
 
 
-def perplexity(loss_per_token: float) -> float:
+def perplexity(loss: float) -> float:
     """Among so many equally likely tokens a guess would cost as much.
 
     Raises DivergedError where the loss is no number, or too large for its exponential to be one.
     """
     try:
-        found = math.exp(loss_per_token)
+        found = math.exp(loss)
     except OverflowError:
         found = math.inf
     if not math.isfinite(found):
-        raise DivergedError(
-            f"the loss per token is {loss_per_token:.6g}, which has no perplexity: train with a smaller lr"
-        )
+        raise DivergedError(f"the loss per token is {loss:.6g}, which has no perplexity: train with a smaller lr")
     return found
 
 

@@ -107,7 +107,7 @@ def _run(experiment: Experiment, checks: Mapping[str, Sequence[Verdict]]) -> lis
 
 def _scores(evaluation: Mapping[str, Any]) -> list[Comparison]:
     test = evaluation.get("test")
-    names = ("loss_per_token", "accuracy_per_token", "rows", "units")
+    names = ("loss", "accuracy", "rows", "units")
     loss, accuracy, rows, units = (test[name] if test else None for name in names)
     return [
         Comparison("Test loss per token", loss_text(R1["test_loss_per_token"]), loss_text(loss), LEVEL_ONLY),

@@ -18,7 +18,7 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import YamlLexer
 
-from ddp_tokens.checks.evaluation import SPLITS
+from ddp_tokens.checks.evaluation import PERPLEXITY, SPLITS
 from ddp_tokens.checks.meanings import meaning_of
 from ddp_tokens.config import Corpus, Experiment
 from ddp_tokens.corpora import could_make
@@ -33,7 +33,7 @@ PLACES = ("rank", "step", "parameter", "index")
 DECIDING = ("error", "tolerance", "power")
 GUARDS = ("loss", "gradient_parity")
 QUESTIONS = {
-    "loss": "Does the denominator give the mean over all tokens? On numbers that can be redone by hand.",
+    "loss": "Does the denominator give the mean over all supervised units? On numbers that can be redone by hand.",
     "gradient_parity": "Is the gradient that DDP leaves the gradient of the objective, as one process computes it? "
     "token_mean is the formula in use, mean_of_means the known mistake, as a control. Two windows: the first, and the "
     "one whose ranks differ most in supervised units. An error is the norm of a parameter's difference from the "
@@ -49,10 +49,10 @@ QUESTIONS = {
     "resume": "Is the interrupted and resumed run the uninterrupted one, bit for bit?",
     "replicas": "Do all ranks hold the same parameters after training?",
     "checkpoints": "Is each checkpoint whole, unaltered, and free of executable content?",
-    "evaluation": "Are as many rows and tokens scored as the split holds, whatever the number of ranks, and is the "
-    "loss per token the mean over all tokens, not a mean of batch means, and perplexity its exponential? Judged from "
-    "what each batch counted. Where there is one batch, or all hold the same number of tokens, both means are the "
-    "same: the outcome is inconclusive.",
+    "evaluation": "Are as many rows and supervised units scored as the split holds, whatever the number of ranks, and "
+    "is the loss the mean over all units, not a mean of batch means, and perplexity, where units are tokens, its "
+    "exponential? Judged from what each batch counted. Where there is one batch, or all hold the same number of units, "
+    "both means are the same: the outcome is inconclusive.",
 }
 
 
@@ -81,11 +81,14 @@ def verdicts_page(summary: Mapping[str, Any]) -> str:
 def scores_page(summary: Mapping[str, Any], corpus: Corpus) -> str:
     """Scores, then what the model writes and the published run where there is any of it."""
     evaluation = summary["evaluation"]
+    scored = [evaluation[split] for split in SPLITS if split in evaluation]
     before, after = (evaluation.get(name, []) for name in ("samples_at_start", "samples"))
     return render(
         "scores",
         summary["experiment"],
         splits={split: score_texts(evaluation[split]) for split in SPLITS if split in evaluation},
+        unit=next((score["unit"] for score in scored), "unit"),
+        perplexity=any(PERPLEXITY in score for score in scored),
         written=list(zip(before, after, strict=True)),
         shown=SAMPLES_SHOWN,
         grammatical=[number_made(corpus, texts) for texts in (before, after)],
@@ -101,12 +104,14 @@ def number_made(corpus: Corpus, texts: Iterable[str]) -> int | None:
 
 def score_texts(score: Mapping[str, Any]) -> list[tuple[str, str]]:
     """(name, text) of the scores of a split."""
+    unit = score["unit"]
+    perplexity = [("Perplexity", number_text(score[PERPLEXITY]))] if PERPLEXITY in score else []
     return [
         ("Rows", count_text(score["rows"])),
-        ("Tokens", count_text(score["units"])),
-        ("Loss per token", loss_text(score["loss_per_token"])),
-        ("Perplexity", number_text(score["perplexity"])),
-        ("Accuracy per token", percent_text(score["accuracy_per_token"])),
+        (f"{unit.capitalize()}s", count_text(score["units"])),
+        (f"Loss per {unit}", loss_text(score["loss"])),
+        *perplexity,
+        (f"Accuracy per {unit}", percent_text(score["accuracy"])),
     ]
 
 

@@ -144,7 +144,7 @@ def test_scores_come_with_perplexity_and_with_what_the_model_writes(tiny, tmp_pa
         assert verdict.outcome == "pass"
     for split, rows in (("validation", 5), ("test", 21)):
         assert scores[split]["rows"] == rows
-        assert scores[split]["perplexity"] == math.exp(scores[split]["loss_per_token"])
+        assert scores[split]["perplexity"] == math.exp(scores[split]["loss"])
     records = [json.loads(line) for line in tiny.at.rows.read_text().splitlines()]
     first = [record["tokens"][0] for record in records if record["split"] == "test"][:NUMBER]
     for name in ("samples", "samples_at_start"):

@@ -59,7 +59,7 @@ def test_padded_sampler_counts_twice_and_we_count_each_of_21_rows_once(tmp_path,
         assert {name: scores[name] for name in ("rows", "units", "correct")} == {
             name: alone[name] for name in ("rows", "units", "correct")
         }
-        for name in ("loss_sum", "loss_per_token", "accuracy_per_token"):
+        for name in ("loss_sum", "loss", "accuracy"):
             assert scores[name] == pytest.approx(alone[name], rel=1e-12)
 
 
@@ -80,4 +80,4 @@ def test_evaluation_mean_of_batches_is_not_the_loss(tmp_path, world_size, batch)
     assert (2 / 1 + 90 / 9) / 2 == 6.0
     for scores in run_ranks(score_labels, world_size, tmp_path, rows, batch):
         assert (scores["loss_sum"], scores["units"], scores["rows"]) == (92.0, 10, 2)
-        assert scores["loss_per_token"] == 9.2
+        assert scores["loss"] == 9.2

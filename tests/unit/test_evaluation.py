@@ -40,7 +40,7 @@ def test_evaluation_mean_of_batches():
     rows = [make_row("a", 1), make_row("b", 9)]
     scores = evaluate(MODEL, GivenLosses({"a": 2.0, "b": 90.0}), rows, batch=1, world=World())
     assert (2.0 / 1 + 90.0 / 9) / 2 == 6.0
-    assert scores["loss_per_token"] == 9.2
+    assert scores["loss"] == 9.2
     assert (scores["rows"], scores["units"], scores["loss_sum"]) == (2, 10, 92.0)
     assert scores["perplexity"] == math.exp(9.2) != (math.exp(2) + math.exp(10)) / 2
 

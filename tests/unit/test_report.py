@@ -23,7 +23,14 @@ def control():
     return verdict("mean_of_means.native.first", "fail", "fail", difference, values=282628, max_abs_error=2.98e-8)
 
 
-SCORE = {"rows": 8, "units": 1860, "loss_per_token": 1.2358608, "perplexity": 3.441339, "accuracy_per_token": 0.5405}
+SCORE = {
+    "rows": 8,
+    "unit": "token",
+    "units": 1860,
+    "loss": 1.2358608,
+    "perplexity": 3.441339,
+    "accuracy": 0.5405,
+}
 WRITTEN = {"samples_at_start": ["The <b> not", "Ran."], "samples": ["She ran.", "Did they go?"]}
 
 
@@ -129,6 +136,14 @@ def test_scores_of_each_split_stand_in_a_table():
     assert "Split Rows Tokens Loss per token Perplexity Accuracy per token validation 1,234 1,860 1.23586" in text
     assert "test 8 1,860 1.23586 3.44 54.05 %" in text
     assert "Sentences it writes" not in text
+
+
+def test_scores_of_images_are_called_so_and_have_no_perplexity():
+    images = {name: value for name, value in SCORE.items() if name != "perplexity"} | {"unit": "image", "units": 8}
+    text = text_of(scores_page(summary_of({}, {"test": images})))
+    assert "means over all images that have a label." in text
+    assert "Split Rows Images Loss per image Accuracy per image test 8 8 1.23586 54.05 %" in text
+    assert "token" not in text.split("Published")[0]
 
 
 def test_what_is_written_before_and_after_training_stands_side_by_side():

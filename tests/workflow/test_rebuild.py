@@ -86,7 +86,7 @@ def test_the_evaluation_counts_every_row_once(built):
     test_rows = [row for row in rows if row["split"] == "test"]
     assert scores["test"]["rows"] == len(test_rows) == 8
     assert scores["test"]["units"] == sum(len(row["labels"]) for row in test_rows)
-    assert math.isclose(scores["test"]["loss_per_token"], scores["test"]["loss_sum"] / scores["test"]["units"])
+    assert math.isclose(scores["test"]["loss"], scores["test"]["loss_sum"] / scores["test"]["units"])
 
 
 def test_a_second_build_has_nothing_to_do(built):

@@ -8,6 +8,7 @@ from typing import Any
 
 from ddp_tokens.checks.gradient_norms import plain
 from ddp_tokens.checks.verdict import INCONCLUSIVE, PASS, Verdict, outcome
+from ddp_tokens.corpora.rows import TOKEN
 from ddp_tokens.errors import EvidenceError
 from ddp_tokens.files import digests, read_json
 
@@ -15,7 +16,8 @@ PADDED_DUPLICATES = "padded_duplicates"
 MEAN_OF_BATCH_MEANS = "mean_of_batch_means"
 MEAN_OF_RANK_MEANS = "mean_of_rank_means"
 SPLITS = ("validation", "test")
-NOT_SCORED: Mapping[str, Any] = {"rows": 0, "units": 0, "correct": 0, "perplexity": 1.0, "ranks": 1, "batches": []}
+PERPLEXITY = "perplexity"  # a score of tokens
+NOT_SCORED: Mapping[str, Any] = {"rows": 0, "units": 0, "unit": "unit", "correct": 0, "ranks": 1, "batches": []}
 MARGIN = 3
 # A library's exp is off by 2^-52 of the value at most. The score's and this check's may be those of two libraries.
 EXP_ROUNDING = 2.0**-51
@@ -33,7 +35,8 @@ def check_evaluation(evaluation: Path, lock: Path) -> list[Verdict]:
     verdicts = []
     for split in SPLITS:
         score = scores.get(split, NOT_SCORED)
-        if missing := [name for name in NOT_SCORED if name not in score]:
+        needed = (*NOT_SCORED, PERPLEXITY) if score.get("unit") == TOKEN else NOT_SCORED
+        if missing := [name for name in needed if name not in score]:
             raise EvidenceError(f"{evaluation} lacks {', '.join(missing)} of split '{split}': run evaluate again")
         if split in scores or counts[split]["rows"]:
             verdicts.append(judge_rows(split, score, counts[split], evidence))
@@ -72,7 +75,7 @@ def judge_mean(split: str, score: Mapping[str, Any], evidence: Mapping[str, str]
     """At least one batch must have a unit. Where all batches have the same number of units, the mean of their means is
     the mean over all units: such a split can show no mistake, and the outcome is `inconclusive`.
     """
-    found, batches = score["loss_per_token"], [batch for batch in score["batches"] if batch["units"]]
+    found, batches = score["loss"], [batch for batch in score["batches"] if batch["units"]]
     units = sum(batch["units"] for batch in batches)
     right = math.fsum(batch["loss_sum"] for batch in score["batches"]) / units
     tolerance = rounding(batches, [units] * len(batches))
@@ -81,8 +84,9 @@ def judge_mean(split: str, score: Mapping[str, Any], evidence: Mapping[str, str]
     power = min(distances) / tolerance if tolerance else 0.0
     error = abs(found - right)
     correct = sum(batch["correct"] for batch in batches)
-    right_accuracy = (score["correct"], score["accuracy_per_token"]) == (correct, correct / units)
-    agrees = error <= tolerance and right_accuracy and is_exp(score["perplexity"], found)
+    right_accuracy = (score["correct"], score["accuracy"]) == (correct, correct / units)
+    right_perplexity = PERPLEXITY not in score or is_exp(score[PERPLEXITY], found)
+    agrees = error <= tolerance and right_accuracy and right_perplexity
     one_formula = len({batch["units"] for batch in batches}) == 1
     undecidable = agrees and power < MARGIN
     known = [name for name, mean, allowed in wrong if abs(found - mean) <= allowed]
@@ -91,8 +95,9 @@ def judge_mean(split: str, score: Mapping[str, Any], evidence: Mapping[str, str]
         expected=INCONCLUSIVE if one_formula else PASS,
         outcome=INCONCLUSIVE if undecidable else outcome(agrees),
         criterion=(
-            "accuracy is what all batches got right over all units, perplexity is exp(loss_per_token), and "
-            "|loss_per_token - sum of loss sums / sum of units| <= (batches + 1) x 2^-52 x sum of |loss sums| / units "
+            "accuracy is what all batches got right over all units"
+            + (f", {PERPLEXITY} is exp(loss)" * (PERPLEXITY in score))
+            + ", and |loss - sum of loss sums / sum of units| <= (batches + 1) x 2^-52 x sum of |loss sums| / units "
             f"= {tolerance:.3g}, the rounding of float64 sums in any order, and the nearest wrong mean is at least "
             f"{MARGIN} tolerances away" + (" (all batches have the same number of units)" if one_formula else "")
         ),
@@ -100,8 +105,8 @@ def judge_mean(split: str, score: Mapping[str, Any], evidence: Mapping[str, str]
             "error": plain(error),
             "tolerance": plain(tolerance),
             "power": plain(power),
-            "loss_per_token": plain(found),
-            "perplexity": plain(score["perplexity"]),
+            "loss": plain(found),
+            **_plain_perplexity(score),
             "mean_over_all_units": plain(right),
             "nearest_wrong_mean": plain(wrong[distances.index(min(distances))][1]),
             "batches": len(score["batches"]),
@@ -114,8 +119,12 @@ def judge_mean(split: str, score: Mapping[str, Any], evidence: Mapping[str, str]
 
 
 def _scores_and_means(score: Mapping[str, Any], loss: float, accuracy: float) -> dict[str, Any]:
-    stated = {name: plain(score[name]) for name in ("loss_per_token", "perplexity", "accuracy_per_token")}
+    stated = {name: plain(score[name]) for name in ("loss", "accuracy")} | _plain_perplexity(score)
     return stated | {"mean_over_all_units": plain(loss), "right_over_all_units": plain(accuracy)}
+
+
+def _plain_perplexity(score: Mapping[str, Any]) -> dict[str, Any]:
+    return {PERPLEXITY: plain(score[PERPLEXITY])} if PERPLEXITY in score else {}
 
 
 def is_exp(value: float, of: float) -> bool:

@@ -13,7 +13,7 @@ from ddp_tokens.controls import evaluation_cases
 from ddp_tokens.corpora.rows import Row
 from ddp_tokens.distributed import sum_over_ranks
 from ddp_tokens.evaluation import evaluate, gathered, perplexity, score_batches
-from ddp_tokens.workloads import Workload
+from ddp_tokens.workloads import Workload, unit_of
 from ddp_tokens.world import World
 
 Evaluate = Callable[[torch.nn.Module, Workload, Sequence[Row], int, World], dict[str, Any]]
@@ -29,9 +29,9 @@ def mean_of_batch_means(
     loss, accuracy, batches = sum_over_ranks([sum(losses), sum(accuracies), len(losses)], world.device)
     right = evaluate(model, workload, rows, batch, world)
     return right | {
-        "loss_per_token": loss / batches,
+        "loss": loss / batches,
         "perplexity": perplexity(loss / batches),
-        "accuracy_per_token": accuracy / batches,
+        "accuracy": accuracy / batches,
     }
 
 
@@ -47,11 +47,12 @@ def padded_sampler(
     return {
         "rows": int(counted),
         "units": int(units),
+        "unit": unit_of(workload),
         "correct": int(correct),
         "loss_sum": loss_sum,
-        "loss_per_token": loss_sum / units,
+        "loss": loss_sum / units,
         "perplexity": perplexity(loss_sum / units),
-        "accuracy_per_token": correct / units,
+        "accuracy": correct / units,
         "ranks": world.size,
         "batches": gathered(own, [len(own)] * world.size, world),
     }

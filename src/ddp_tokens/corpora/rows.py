@@ -8,6 +8,7 @@ if TYPE_CHECKING:  # reading the Snakefile needs no NumPy
     from numpy.typing import NDArray
 
 UNSUPERVISED = -100
+TOKEN = "token"  # what a supervised unit is called where the kind of work has no other name for it
 # index -> float32 (channels, height, width)
 Images = Callable[[int], "NDArray[Any]"]
 SPLITS = ("train", "validation", "test")

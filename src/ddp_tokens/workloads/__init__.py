@@ -11,7 +11,7 @@ import torch
 
 from ddp_tokens.config import Model
 from ddp_tokens.corpora.lock import ImageShape, Shape
-from ddp_tokens.corpora.rows import Row
+from ddp_tokens.corpora.rows import TOKEN, Row
 from ddp_tokens.errors import WorkloadError
 
 
@@ -92,7 +92,7 @@ def augmenter(workload: Workload) -> Augmenter:
 
 def unit_of(workload: Workload) -> str:
     """What a supervised unit is called, in the singular."""
-    return str(getattr(workload, "UNIT", "token"))
+    return str(getattr(workload, "UNIT", TOKEN))
 
 
 def require_same_units(workload: Workload, window: str, units_of_ranks: Sequence[tuple[float, float]]) -> None:

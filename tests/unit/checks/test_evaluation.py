@@ -21,8 +21,8 @@ def score(batches, **changes):
     totals = {name: sum(each[name] for each in batches) for name in ("rows", "units", "correct", "loss_sum")}
     mean, accuracy = (totals[name] / max(1, totals["units"]) for name in ("loss_sum", "correct"))
     ranks = 1 + max(each["rank"] for each in batches)
-    loss = changes.get("loss_per_token", mean)
-    scores = {"loss_per_token": loss, "perplexity": math.exp(loss), "accuracy_per_token": accuracy}
+    loss = changes.get("loss", mean)
+    scores = {"unit": "token", "loss": loss, "perplexity": math.exp(loss), "accuracy": accuracy}
     return totals | scores | {"ranks": ranks, "batches": batches} | changes
 
 
@@ -47,12 +47,12 @@ def test_the_mean_over_all_units_passes(tmp_path):
     assert {verdict.outcome for verdict in verdicts.values()} == {"pass"}
     assert all(verdict.as_expected and verdict.diagnosis == () for verdict in verdicts.values())
     mean = verdicts["test.mean"]
-    assert mean.observed["loss_per_token"] == mean.observed["mean_over_all_units"] == 9.2
+    assert mean.observed["loss"] == mean.observed["mean_over_all_units"] == 9.2
     assert (mean.observed["error"], mean.observed["nearest_wrong_mean"]) == (0.0, 6.0)
     assert mean.observed["tolerance"] == pytest.approx(3 * 2**-52 * 9.2, rel=1e-12)
     assert mean.observed["power"] == pytest.approx(3.2 / (3 * 2**-52 * 9.2), rel=1e-12)
     of_the_sums = {
-        "loss_per_token": 9.2,
+        "loss": 9.2,
         "perplexity": math.exp(9.2),
         "mean_over_all_units": 9.2,
         "nearest_wrong_mean": 6.0,
@@ -83,22 +83,22 @@ def test_the_criteria_tell_their_numbers(tmp_path):
         "whatever the number of ranks"
     )
     assert verdicts["test.mean"].criterion == (
-        "accuracy is what all batches got right over all units, perplexity is exp(loss_per_token), and "
-        "|loss_per_token - sum of loss sums / sum of units| <= (batches + 1) x 2^-52 x sum of |loss sums| / units = "
+        "accuracy is what all batches got right over all units, perplexity is exp(loss), and "
+        "|loss - sum of loss sums / sum of units| <= (batches + 1) x 2^-52 x sum of |loss sums| / units = "
         "6.13e-15, the rounding of float64 sums in any order, and the nearest wrong mean is at least 3 tolerances away"
     )
 
 
 def test_a_mean_of_batch_means_is_refused_by_name(tmp_path):
-    verdicts = verdicts_on(tmp_path, score(TWO, loss_per_token=6.0))
+    verdicts = verdicts_on(tmp_path, score(TWO, loss=6.0))
     assert verdicts["test.rows"].outcome == "pass"
     mean = verdicts["test.mean"]
     assert (mean.expected, mean.outcome, mean.diagnosis) == ("pass", "fail", ("mean_of_batch_means",))
     assert mean.first_difference == {
-        "loss_per_token": 6.0,
+        "loss": 6.0,
         "perplexity": math.exp(6.0),
         "mean_over_all_units": 9.2,
-        "accuracy_per_token": 0.0,
+        "accuracy": 0.0,
         "right_over_all_units": 0.0,
     }
 
@@ -117,14 +117,14 @@ THREE = [batch(2.0, 1), batch(4.0, 4), batch(90.0, 9, rank=1)]
     ],
 )
 def test_each_wrong_mean_is_named(tmp_path, found, diagnosis):
-    mean = verdicts_on(tmp_path, score(THREE, loss_per_token=found))["test.mean"]
+    mean = verdicts_on(tmp_path, score(THREE, loss=found))["test.mean"]
     assert (mean.outcome, mean.diagnosis) == ("fail", diagnosis)
     assert verdicts_on(tmp_path, score(THREE))["test.mean"].outcome == "pass"
 
 
 def test_one_batch_per_rank_makes_two_mistakes_one(tmp_path):
     batches = [batch(2.0, 1), batch(90.0, 9, rank=1)]
-    mean = verdicts_on(tmp_path, score(batches, loss_per_token=6.0))["test.mean"]
+    mean = verdicts_on(tmp_path, score(batches, loss=6.0))["test.mean"]
     assert mean.diagnosis == ("mean_of_batch_means", "mean_of_rank_means")
 
 
@@ -145,7 +145,7 @@ def test_one_formula_is_inconclusive_and_never_passes(tmp_path, batches):
 
 
 def test_one_formula_still_refuses_another_value(tmp_path):
-    mean = verdicts_on(tmp_path, score([batch(92.0, 10)], loss_per_token=9.0))["test.mean"]
+    mean = verdicts_on(tmp_path, score([batch(92.0, 10)], loss=9.0))["test.mean"]
     assert (mean.outcome, mean.diagnosis) == ("fail", ())
 
 
@@ -182,13 +182,13 @@ def test_three_tolerances_are_enough(tmp_path):
 
 @pytest.mark.parametrize(("found", "diagnosis"), [(160, ("mean_of_batch_means",)), (161, ()), (127, ())])
 def test_a_wrong_mean_is_named_up_to_its_own_rounding(tmp_path, found, diagnosis):
-    mean = verdicts_on(tmp_path, score(EXACT, loss_per_token=found * E))["test.mean"]
+    mean = verdicts_on(tmp_path, score(EXACT, loss=found * E))["test.mean"]
     assert (mean.outcome, mean.diagnosis) == ("fail", diagnosis)
 
 
 @pytest.mark.parametrize(("found", "outcome"), [(120, "pass"), (96, "pass"), (121, "fail")])
 def test_a_mean_is_right_up_to_one_tolerance(tmp_path, found, outcome):
-    assert verdicts_on(tmp_path, score(EXACT, loss_per_token=found * E))["test.mean"].outcome == outcome
+    assert verdicts_on(tmp_path, score(EXACT, loss=found * E))["test.mean"].outcome == outcome
 
 
 def test_the_tolerance_holds_for_another_order_of_sums_and_for_little_else(tmp_path):
@@ -199,9 +199,9 @@ def test_the_tolerance_holds_for_another_order_of_sums_and_for_little_else(tmp_p
     orders = {sum(sums), sum(reversed(sums)), sum(sums[::2]) + sum(sums[1::2])}
     assert len(orders) > 1
     for total in orders:
-        assert verdicts_on(tmp_path, score(batches, loss_per_token=total / units))["test.mean"].outcome == "pass"
+        assert verdicts_on(tmp_path, score(batches, loss=total / units))["test.mean"].outcome == "pass"
     wrong = sum(sums) / units * (1 + 1e-12)
-    assert verdicts_on(tmp_path, score(batches, loss_per_token=wrong))["test.mean"].outcome == "fail"
+    assert verdicts_on(tmp_path, score(batches, loss=wrong))["test.mean"].outcome == "fail"
 
 
 def test_equal_ranks_make_a_mean_of_rank_means_right():
@@ -267,12 +267,24 @@ def test_a_split_that_was_not_scored_fails(tmp_path):
     assert (verdict.case, verdict.outcome, verdict.diagnosis) == ("test.rows", "fail", ())
 
 
-@pytest.mark.parametrize("names", [("batches",), ("perplexity",), ("perplexity", "batches")])
+@pytest.mark.parametrize("names", [("unit",), ("batches",), ("perplexity",), ("batches", "perplexity")])
 def test_scores_of_an_older_version_are_an_error(tmp_path, names):
     test = {name: value for name, value in score(TWO).items() if name not in names}
     message = rf"evaluation\.json lacks {', '.join(names)} of split 'test': run evaluate again"
     with pytest.raises(EvidenceError, match=message):
         verdicts_on(tmp_path, test)
+
+
+def test_images_have_no_perplexity(tmp_path):
+    """A perplexity is a number of equally likely tokens: other units lack it, and no sentence speaks of it."""
+    images = {name: value for name, value in score(TWO, unit="image").items() if name != "perplexity"}
+    mean = verdicts_on(tmp_path, images)["test.mean"]
+    assert (mean.outcome, mean.problem) == ("pass", None)
+    assert "perplexity" not in mean.observed
+    assert "perplexity" not in mean.criterion
+    wrong = verdicts_on(tmp_path, images | {"loss": 6.0})["test.mean"]
+    assert (wrong.outcome, wrong.diagnosis) == ("fail", ("mean_of_batch_means",))
+    assert wrong.first_difference["loss"] == 6.0
 
 
 def test_a_mean_of_perplexities_is_refused(tmp_path):
@@ -281,10 +293,10 @@ def test_a_mean_of_perplexities_is_refused(tmp_path):
     mean = verdicts_on(tmp_path, score(TWO, perplexity=wrong))["test.mean"]
     assert (mean.expected, mean.outcome, mean.diagnosis) == ("pass", "fail", ())
     assert mean.first_difference == {
-        "loss_per_token": 9.2,
+        "loss": 9.2,
         "perplexity": wrong,
         "mean_over_all_units": 9.2,
-        "accuracy_per_token": 0.0,
+        "accuracy": 0.0,
         "right_over_all_units": 0.0,
     }
     equal = [batch(2.0, 1), batch(10.0, 1)]
@@ -310,13 +322,13 @@ def test_the_rounding_of_a_perplexity_grows_with_it(tmp_path, ulps, outcome):
 def test_a_loss_beyond_all_exponentials_has_no_right_perplexity(perplexity):
     """e^710 is no float64. evaluate refuses such a loss itself."""
     far = score([batch(1.0, 1), batch(709.0, 2)]) | {"batches": [batch(710.0, 1), batch(2130.0, 3)]}
-    mean = judge_mean("test", far | {"loss_per_token": 710.0, "perplexity": perplexity}, {})
+    mean = judge_mean("test", far | {"loss": 710.0, "perplexity": perplexity}, {})
     assert mean.outcome == "fail"
     json.dumps([mean.observed, mean.first_difference], allow_nan=False)
 
 
 @pytest.mark.parametrize(
-    "changes", [{"correct": 6}, {"accuracy_per_token": 0.6}, {"correct": 6, "accuracy_per_token": 0.6}]
+    "changes", [{"correct": 6}, {"accuracy": 0.6}, {"correct": 6, "accuracy": 0.6}]
 )
 def test_accuracy_is_what_all_batches_got_right(tmp_path, changes):
     """1 and 4 of 1 and 9 units are right: 5/10."""
