@@ -59,14 +59,13 @@ def process_group(backend: str, timeout_s: int, progress: Progress = UNWATCHED) 
     """
     with progress.entered("meeting of all ranks"):
         init_distributed(backend, timeout_s)
-    before = _progress.set(progress)
     try:
-        yield
+        with telling(progress):
+            yield
     except BaseException as error:
         traceback.clear_frames(error.__traceback__)  # they hold the DDP model
         raise
     finally:
-        _progress.reset(before)
         cleanup()
 
 
@@ -103,6 +102,16 @@ def within(group: dist.ProcessGroup | None) -> Iterator[None]:
         yield
     finally:
         _group.reset(before)
+
+
+@contextmanager
+def telling(progress: Progress) -> Iterator[None]:
+    """Inside the block, collectives of this module tell `progress`."""
+    before = _progress.set(progress)
+    try:
+        yield
+    finally:
+        _progress.reset(before)
 
 
 def is_main_process() -> bool:

@@ -80,6 +80,14 @@ class Layout:
         return self.scaling / "runs.jsonl"
 
     @property
+    def step_parts(self) -> Path:
+        return self.scaling / "step_parts.jsonl"
+
+    @property
+    def time_to_accuracy(self) -> Path:
+        return self.scaling / "time_to_accuracy.jsonl"
+
+    @property
     def machine(self) -> Path:
         return self.scaling / "machine.json"
 

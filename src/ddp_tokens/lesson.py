@@ -25,7 +25,7 @@ def lesson_notes(points: Sequence[Point], at_two: Allreduce, machine: Machine, r
     crowded = [point for point in strong.values() if point.processes > 2 and point.oversubscription > 1]
     return " ".join(
         [
-            _faster_or_slower(one, two),
+            _faster_or_slower(one, two, f"{machine.unit}s/s"),
             _parts(one, two, machine),
             _why(one, two),
             *[_more_than_cores(point, two, machine) for point in crowded[-1:]],
@@ -36,13 +36,13 @@ def lesson_notes(points: Sequence[Point], at_two: Allreduce, machine: Machine, r
 
 
 def compared(left: Point, right: Point) -> str:
-    """Are the tokens per second of `left` higher or lower? undecided where the ranges of the repeats overlap, or where
+    """Are the units per second of `left` higher or lower? undecided where the ranges of the repeats overlap, or where
     there is only one run of either, which has no range.
     """
     if min(left.repeats, right.repeats) > 1:
-        if left.tokens_per_s_max < right.tokens_per_s_min:
+        if left.units_per_s_max < right.units_per_s_min:
             return LOWER
-        if left.tokens_per_s_min > right.tokens_per_s_max:
+        if left.units_per_s_min > right.units_per_s_max:
             return HIGHER
     return UNDECIDED
 
@@ -61,21 +61,21 @@ def number(value: float) -> str:
     return f"{value:.1f}" if abs(value) >= 1 else f"{value:.2g}"
 
 
-def _faster_or_slower(one: Point, two: Point) -> str:
-    rates = [number(point.tokens_per_s_median) for point in (two, one)]
+def _faster_or_slower(one: Point, two: Point, per_second: str) -> str:
+    rates = [number(point.units_per_s_median) for point in (two, one)]
     found = compared(two, one)
     if found == UNDECIDED:
-        ranges = [f" ({number(point.tokens_per_s_min)} to {number(point.tokens_per_s_max)})" for point in (two, one)]
+        ranges = [f" ({number(point.units_per_s_min)} to {number(point.units_per_s_max)})" for point in (two, one)]
         reason = "and these ranges overlap"
         if min(one.repeats, two.repeats) == 1:
             ranges, reason = ["", ""], "and a single run has no spread"
         return (
             "These runs cannot tell whether two processes are faster than one: "
-            f"{rates[0]} tokens/s{ranges[0]} against {rates[1]}{ranges[1]}, {reason}."
+            f"{rates[0]} {per_second}{ranges[0]} against {rates[1]}{ranges[1]}, {reason}."
         )
     word, sign = ("faster", "more") if found == HIGHER else ("slower", "fewer")
     return (
-        f"Two processes were {word} than one on the same windows: {rates[0]} tokens/s against {rates[1]} "
+        f"Two processes were {word} than one on the same windows: {rates[0]} {per_second} against {rates[1]} "
         f"({number(100 * abs(two.speedup - 1))} % {sign}), in every repeat."
     )
 
@@ -129,8 +129,8 @@ def _more_than_cores(many: Point, two: Point, machine: Machine) -> str:
         HIGHER: "more than with two",
         UNDECIDED: "not to be told from two",
     }[compared(many, two)]
-    rate = number(many.tokens_per_s_median)
-    return f"{_crowd(many.processes, machine)} and should {saving}: {rate} tokens/s, {reached}."
+    rate = number(many.units_per_s_median)
+    return f"{_crowd(many.processes, machine)} and should {saving}: {rate} {machine.unit}s/s, {reached}."
 
 
 def _crowd(processes: int, machine: Machine) -> str:

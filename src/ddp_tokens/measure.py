@@ -12,48 +12,46 @@ import platform
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from ddp_tokens.accuracy_times import time_to_accuracy
 from ddp_tokens.all_reduce_times import MEASURES, VARIANTS, BackwardTime, by_difference, by_hook, time_buckets
-from ddp_tokens.checkpoint import TrainingState
-from ddp_tokens.config import Experiment
+from ddp_tokens.config import Experiment, ResNet
 from ddp_tokens.determinism import make_deterministic, seed_rank
-from ddp_tokens.distributed import barrier, process_group, sum_over_ranks, within, wrap_for_ddp
-from ddp_tokens.errors import PlanError
+from ddp_tokens.distributed import process_group, within
+from ddp_tokens.errors import ConfigError
 from ddp_tokens.files import write_json, write_json_lines
-from ddp_tokens.inputs import Prepared, initial_model, read_prepared
-from ddp_tokens.layout import Layout
+from ddp_tokens.inputs import read_prepared
+from ddp_tokens.measured_loop import Loop, Measured, Record, gathered, plan_for
 from ddp_tokens.options import parse, run_as_program
-from ddp_tokens.plan import Plan, counts_per_rank, dealt, microbatches_of, one_share_each
-from ddp_tokens.progress import UNWATCHED, Progress
+from ddp_tokens.plan import microbatches_of
 from ddp_tokens.scaling import counted
 from ddp_tokens.scaling_results import write_results
 from ddp_tokens.scaling_rows import STRONG, WEAK
+from ddp_tokens.step_parts import time_parts
 from ddp_tokens.tensors import save_tensors, weights_of
-from ddp_tokens.trainer import How, build_optimizer, how_of, state_of, train
 from ddp_tokens.watching import end_with, starters_of_rank
 from ddp_tokens.working import running_alone
-from ddp_tokens.workloads import Workload, load
-from ddp_tokens.world import World, world_from_environment
+from ddp_tokens.workloads import load
+from ddp_tokens.world import world_from_environment
 
 PROGRAM = "ddp_tokens.measure"
 BACKEND = "gloo"
+TOLD = (1, 2)  # numbers of processes whose updates are taken apart, and which are timed on the way to an accuracy
 # Ranks that have no part wait for those that have: a rank that hangs is found by the others of its own group.
 LONGEST_WAIT = timedelta(days=1)
-Record = dict[str, Any]
 log = logging.getLogger(PROGRAM)
 
 
 def main(arguments: Sequence[str]) -> int:
-    experiment, at, _ = parse(PROGRAM, arguments, "scaling", description=__doc__)
+    asked, at, _ = parse(PROGRAM, arguments, "scaling", description=__doc__)
+    experiment = on_cpu(asked)
     most = max(experiment.measured_processes)
     reason = f"{most} are measured, the most of scaling.processes and world_size: start {most} ranks"
     world = world_from_environment(os.environ, "cpu", most, reason)
@@ -72,20 +70,13 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-@dataclass(frozen=True)
-class Measured:
-    """What is measured; `world`: of all ranks that were started; `everyone`: their group, for waits of any length."""
-
-    experiment: Experiment
-    at: Layout
-    prepared: Prepared
-    workload: Workload
-    world: World
-    everyone: dist.ProcessGroup
-
-    def wait_for_all(self) -> None:
-        with within(self.everyone):
-            barrier()
+def on_cpu(experiment: Experiment) -> Experiment:
+    """Whatever device it trains on. Raises ConfigError where the CPU cannot."""
+    if isinstance(experiment.model, ResNet) and experiment.model.norm == "sync_batch":
+        raise ConfigError(
+            "scaling is measured on the CPU, which torch's SyncBatchNorm refuses: take model.norm batch or group for it"
+        )
+    return experiment.model_copy(update={"device": "cpu"})
 
 
 def measure(of: Measured) -> None:
@@ -97,9 +88,14 @@ def measure(of: Measured) -> None:
     loops = {number: Loop.of(of, number, group) for number, group in groups.items() if of.world.rank < number}
     runs = run_in_turn(of, loops)
     timings = [row for number, group in groups.items() for row in time_updates(of, number, group)]
+    told = {number: groups[number] for number in TOLD}
+    parts = [row for number, group in told.items() for row in time_parts(of, number, group)]
+    reached = time_to_accuracy(of, told)
     if of.world.is_main:
         write_json_lines(of.at.runs_in_turn, runs)
         write_json_lines(of.at.timings, timings)
+        write_json_lines(of.at.step_parts, parts)
+        write_json_lines(of.at.time_to_accuracy, reached)
         write_json(of.at.machine, machine(of, loops[1].model))
 
 
@@ -116,71 +112,12 @@ def run_in_turn(of: Measured, loops: Mapping[int, "Loop"]) -> list[Record]:
                 found = [loops[number].run(kind) for kind in (STRONG, WEAK)]
                 if repeat:  # round 0 is warm-up
                     runs += [{"repeat": repeat} | run for run in found]
-                    log.info("round %d: %s", repeat, "; ".join(map(sentence, found)))
+                    log.info("round %d: %s", repeat, "; ".join(sentence(run, of.unit) for run in found))
     return sorted(runs, key=lambda run: (run["scaling"], run["processes"], run["repeat"]))
 
 
-def sentence(run: Mapping[str, Any]) -> str:
-    return f"{counted(run['processes'])}, {run['scaling']}: {run['tokens'] / run['seconds']:,.0f} tokens/s"
-
-
-@dataclass(frozen=True)
-class Loop:
-    """Training by the first `world.size` ranks; DDP as it comes."""
-
-    measured: Measured
-    world: World
-    group: dist.ProcessGroup
-    model: DistributedDataParallel
-    state: TrainingState
-    how: How
-
-    @classmethod
-    def of(cls, measured: Measured, processes: int, group: dist.ProcessGroup) -> "Loop":
-        """Each of these ranks calls this, with its group."""
-        experiment, shape = measured.experiment, measured.prepared.shape
-        bare = initial_model(experiment, measured.workload, shape, measured.at.initial, "cpu", torch.float32)
-        with within(group):
-            model = wrap_for_ddp(bare, keep_first_layout=False)
-        optimizer = build_optimizer(model, experiment.optimizer)
-        how = how_of(experiment, optimizer, measured.prepared.training_rows, "cpu")
-        rank = measured.world.rank
-        return cls(measured, World(rank, rank, processes), group, model, state_of(bare, optimizer, how), how)
-
-    def updates(self, plan: Plan, progress: Progress = UNWATCHED) -> Iterator[Record]:
-        """Train on, through these windows; to be used inside `within`."""
-        self.state.history.clear()
-        self.state.rank_history.clear()
-        workload, rows = self.measured.workload, self.measured.prepared.rows
-        return train(self.model, self.state, workload, plan, rows, self.world, len(plan), self.how, progress)
-
-    def run(self, scaling: str) -> Record:
-        """Train through the measured windows; seconds from one barrier of these ranks to another."""
-        windows = self.measured.experiment.scaling.windows
-        plan = plan_for(scaling, self.measured.prepared.plan, self.world.size)[:windows]
-        tokens = sum(sum(counts_per_rank(window, self.measured.prepared.rows)) for window in plan)
-        with within(self.group):
-            updates = self.updates(plan)
-            barrier()
-            began = perf_counter()
-            number = sum(1 for _ in updates)
-            barrier()
-            seconds = perf_counter() - began
-        record = {"scaling": scaling, "processes": self.world.size, "updates": number}
-        return record | {"tokens": tokens, "seconds": seconds}
-
-
-def plan_for(scaling: str, plan: Plan, processes: int) -> Plan:
-    """Strong: the rows of each window, dealt to this many processes. Weak: each process has the rows of one rank.
-
-    Raises PlanError when a window holds fewer rows than there are processes.
-    """
-    if scaling == WEAK:
-        return one_share_each(plan, processes)
-    try:
-        return dealt(plan, processes)
-    except PlanError as error:
-        raise PlanError(f"{error} (field scaling.processes)") from None
+def sentence(run: Mapping[str, Any], unit: str) -> str:
+    return f"{counted(run['processes'])}, {run['scaling']}: {run['units'] / run['seconds']:,.1f} {unit}s/s"
 
 
 def time_updates(of: Measured, processes: int, group: dist.ProcessGroup) -> list[Record]:
@@ -210,15 +147,6 @@ def time_updates(of: Measured, processes: int, group: dist.ProcessGroup) -> list
     return list(records(processes, found))
 
 
-def gathered(own: Sequence[float], world: World) -> list[list[float]]:
-    """By rank, what each gives; all give as much. One all-reduce: a rank's numbers have places that are 0 elsewhere."""
-    number = len(own)
-    places = [0.0] * (number * world.size)
-    places[number * world.rank : number * (world.rank + 1)] = own
-    summed = sum_over_ranks(places, what="measured times")
-    return [summed[number * rank : number * (rank + 1)] for rank in range(world.size)]
-
-
 def records(processes: int, of_ranks: Sequence[Sequence[float]]) -> Iterator[Record]:
     """`of_ranks`: by rank, MEASURES of each update's variants in order."""
     updates = len(of_ranks[0]) // (len(VARIANTS) * len(MEASURES))
@@ -243,6 +171,7 @@ def machine(of: Measured, model: DistributedDataParallel) -> Record:
         "backend": BACKEND,
         "launcher": of.experiment.resolved_launcher,
         "model_params": sum(parameter.numel() for parameter in model.parameters()),
+        "unit": of.unit,
         "steps": of.experiment.steps,
         "bucket_cap_mb": model.bucket_bytes_cap / 2**20,
         "find_unused_parameters": model.find_unused_parameters,

@@ -1,4 +1,4 @@
-"""From timed steps and timed runs to what they say: the all-reduce, tokens per second, and what was to be expected.
+"""From timed steps and timed runs to what they say: the all-reduce, units per second, and what was to be expected.
 
 What was to be expected, per update of P processes:
 
@@ -62,7 +62,7 @@ class Allreduce:
 class Point:
     """One row of scaling.csv: `repeats` runs of `processes`.
 
-    tokens are supervised units, tokens_per_s those of all processes together; measured_ms is the time per update that
+    units are supervised units, units_per_s those of all processes together; measured_ms is the time per update that
     belongs to the median. speedup: against the median of one process; efficiency: that divided by processes. ideal:
     one process's median times processes. expected: compute_ms and allreduce_ms, the parts of the model above.
     oversubscription: threads per core, at least 1.
@@ -71,15 +71,15 @@ class Point:
     scaling: str
     processes: int
     updates: int
-    tokens_per_update: float
+    units_per_update: float
     repeats: int
-    tokens_per_s_median: float
-    tokens_per_s_min: float
-    tokens_per_s_max: float
+    units_per_s_median: float
+    units_per_s_min: float
+    units_per_s_max: float
     speedup: float
     efficiency: float
-    ideal_tokens_per_s: float
-    expected_tokens_per_s: float
+    ideal_units_per_s: float
+    expected_units_per_s: float
     compute_ms: float
     allreduce_ms: float
     measured_ms: float
@@ -154,7 +154,7 @@ def points(runs: Sequence[Run], reduced: Mapping[int, Allreduce], machine: Machi
     """A point for each (scaling, processes), strong first, in order of processes. `reduced`: see allreduces.
 
     Raises EvidenceError where runs of one or two processes are missing, or the all-reduce of a number of processes was
-    not timed, or runs that are compared counted other tokens.
+    not timed, or runs that are compared counted other units.
     """
     found = []
     for scaling in (STRONG, WEAK):
@@ -169,10 +169,10 @@ def points(runs: Sequence[Run], reduced: Mapping[int, Allreduce], machine: Machi
 
 
 def _point(of_processes: Sequence[Run], alone: Run, one: float, allreduce_ms: float, machine: Machine) -> Point:
-    """`alone`, `one`: a run of one process, and the median of its tokens per second."""
+    """`alone`, `one`: a run of one process, and the median of its units per second."""
     run, rates = of_processes[0], _rates(of_processes)
-    tokens, rate = run.tokens / run.updates, median(rates)
-    alone_ms = 1000 * alone.tokens / alone.updates / one
+    units, rate = run.units / run.updates, median(rates)
+    alone_ms = 1000 * alone.units / alone.updates / one
     share = alone_ms / run.processes if run.scaling == STRONG else alone_ms
     shared = oversubscription(run.processes, machine)
     compute_ms = share * shared / oversubscription(1, machine)
@@ -180,18 +180,18 @@ def _point(of_processes: Sequence[Run], alone: Run, one: float, allreduce_ms: fl
         scaling=run.scaling,
         processes=run.processes,
         updates=run.updates,
-        tokens_per_update=tokens,
+        units_per_update=units,
         repeats=len(rates),
-        tokens_per_s_median=rate,
-        tokens_per_s_min=min(rates),
-        tokens_per_s_max=max(rates),
+        units_per_s_median=rate,
+        units_per_s_min=min(rates),
+        units_per_s_max=max(rates),
         speedup=rate / one,
         efficiency=rate / one / run.processes,
-        ideal_tokens_per_s=one * run.processes,
-        expected_tokens_per_s=1000 * tokens / (compute_ms + allreduce_ms),
+        ideal_units_per_s=one * run.processes,
+        expected_units_per_s=1000 * units / (compute_ms + allreduce_ms),
         compute_ms=compute_ms,
         allreduce_ms=allreduce_ms,
-        measured_ms=1000 * tokens / rate,
+        measured_ms=1000 * units / rate,
         oversubscription=shared,
     )
 
@@ -206,7 +206,7 @@ def counted(processes: int) -> str:
 
 
 def _rates(runs: Sequence[Run]) -> list[float]:
-    return [run.tokens / run.seconds for run in runs]
+    return [run.units / run.seconds for run in runs]
 
 
 def _grouped(runs: Sequence[Run], scaling: str) -> dict[int, list[Run]]:
@@ -229,11 +229,11 @@ def _grouped(runs: Sequence[Run], scaling: str) -> dict[int, list[Run]]:
 
 
 def _require_same_work(runs: Sequence[Run], which: str) -> None:
-    work = sorted({(run.updates, run.tokens) for run in runs})
+    work = sorted({(run.updates, run.units) for run in runs})
     if len(work) > 1:
-        (updates, tokens), (others, other_tokens) = work[:2]
+        (updates, units), (others, other_units) = work[:2]
         raise EvidenceError(
-            f"runs.jsonl: {which} counted {tokens} tokens in {updates} updates and {other_tokens} in {others}; "
+            f"runs.jsonl: {which} counted {units} units in {updates} updates and {other_units} in {others}; "
             f"{MEASURE_AGAIN}"
         )
 

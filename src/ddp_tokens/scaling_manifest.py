@@ -21,7 +21,7 @@ FIND_UNUSED = (
     "last bits could differ; the search for unused parameters costs time, which a measurement of DDP should not hold"
 )
 MEANINGS = {
-    "tokens_per_sec": "supervised units of the plan's windows per second of the training loop, over all processes "
+    "per_sec": "supervised units of the plan's windows per second of the training loop, over all processes "
     "together (strong scaling: the same windows, their rows dealt to one or two processes); the median of the repeats",
     "byte_equivalent": "does every rank hold rank 0's bytes after the last measured step? null on one rank",
     "difference": "the slowest rank's backward with synchronization, less the slowest rank's backward without; noise "
@@ -57,8 +57,8 @@ def manifest(
         "steps": machine.steps,
         "allreduce_p50_ms": hook.with_waiting.p50 if hook else None,
         "allreduce_p95_ms": hook.with_waiting.p95 if hook else None,
-        "tokens_per_sec_1proc": strong[1].tokens_per_s_median,
-        "tokens_per_sec_2proc": strong[2].tokens_per_s_median,
+        f"{machine.unit}s_per_sec_1proc": strong[1].units_per_s_median,
+        f"{machine.unit}s_per_sec_2proc": strong[2].units_per_s_median,
         "byte_equivalent": replicas.observed["bit_equal"],
         "lesson_notes": lesson_notes(points, reduced[2], machine, replicas),
         "machine": {
@@ -106,9 +106,9 @@ def _details(
             f"{processes}proc": {
                 "repeats": point.repeats,
                 "updates": point.updates,
-                "tokens_per_update": point.tokens_per_update,
-                "tokens_per_sec_min": point.tokens_per_s_min,
-                "tokens_per_sec_max": point.tokens_per_s_max,
+                f"{machine.unit}s_per_update": point.units_per_update,
+                f"{machine.unit}s_per_sec_min": point.units_per_s_min,
+                f"{machine.unit}s_per_sec_max": point.units_per_s_max,
             }
             for processes, point in strong.items()
         },

@@ -9,7 +9,9 @@ from ddp_tokens.config import Experiment
 from ddp_tokens.files import to_json, write_text
 from ddp_tokens.layout import Layout
 from ddp_tokens.scaling_figure import save_scaling
-from ddp_tokens.scaling_manifest import manifest
+from ddp_tokens.scaling_further import further
+from ddp_tokens.scaling_manifest import manifest, rounded
+from ddp_tokens.step_figure import save_step_parts
 
 CHECK = "measured_replicas"
 log = logging.getLogger(__name__)
@@ -26,10 +28,14 @@ def write_results(experiment: Experiment, at: Layout) -> Verdict:
     scaling.require_all_runs(runs, experiment.measured_processes, experiment.scaling.repeats)
     points = scaling.points(runs, reduced, machine)
     replicas = check_measured_replicas([at.measured_state(rank) for rank in range(experiment.world_size)])
+    parts = scaling_rows.read_step_parts(at.step_parts)
+    reached = scaling_rows.read_reached(at.time_to_accuracy)
     found = manifest(experiment, machine, points, reduced, replicas)
+    found |= {name: rounded(value) for name, value in further(parts, reached, experiment.scaling.accuracy).items()}
     write_verdicts(at.scaling / "replicas.json", CHECK, [replicas])
     write_text(at.scaling / "scaling.csv", scaling.table(points))
-    save_scaling(points, machine.cores, [at.scaling / "scaling.png", at.scaling / "scaling.svg"])
+    save_scaling(points, machine, [at.scaling / "scaling.png", at.scaling / "scaling.svg"])
+    save_step_parts(parts, [at.scaling / "step_parts.png", at.scaling / "step_parts.svg"])
     write_text(at.scaling / "manifest.json", to_json(found, sort_keys=False))  # a reader meets the lab's fields first
     log.info(sentence(replicas))
     log.info(found["lesson_notes"])

@@ -10,6 +10,7 @@ from ddp_tokens.errors import EvidenceError
 from ddp_tokens.files import read_json, read_json_lines
 
 STRONG, WEAK = "strong", "weak"
+PARTS = ("data", "forward", "backward", "communication", "optimizer", "other")
 DIFFERENCE, HOOK = "difference", "hook"
 MEASURE_AGAIN = "delete this experiment's folder scaling/ and measure again"
 
@@ -44,19 +45,52 @@ class Timing(_Row):
 
 class Run(_Row):
     """One timed run. strong: the plan's windows, their rows dealt to `processes`; weak: each process has one rank's
-    share of a window. tokens: supervised units of all its updates.
+    share of a window. units: supervised units of all its updates.
     """
 
     scaling: Literal["strong", "weak"]
     processes: Whole
     repeat: Index
     updates: Whole
-    tokens: Whole
+    units: Whole
+    seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class StepParts(_Row):
+    """One update of one rank of `processes`, after the warm-up. communication: collectives, waiting for slower ranks
+    included, as far as the rank does not compute meanwhile. other: all of the update that is in no part.
+    """
+
+    processes: Whole
+    step: Whole
+    rank: Index
+    data_s: Seconds
+    forward_s: Seconds
+    backward_s: Seconds
+    communication_s: Seconds
+    optimizer_s: Seconds
+    other_s: Annotated[float, Field(allow_inf_nan=False)]
+
+    @property
+    def update_s(self) -> float:
+        return float(sum(getattr(self, f"{part}_s") for part in PARTS))
+
+
+class Reached(_Row):
+    """One run from the initial weights, until the training accuracy of the last updates was what was asked for, or to
+    the plan's end. accuracy: the last that was found.
+    """
+
+    processes: Whole
+    repeat: Whole
+    reached: bool
+    accuracy: Annotated[float, Field(ge=0, le=1)]
+    updates: Whole
     seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Machine(_Row):
-    """Where and how it was measured. steps: timed ones, the warm-up included."""
+    """Where and how it was measured. steps: timed ones, the warm-up included. unit: what a supervised one is called."""
 
     cpu: str
     cores: Whole
@@ -66,6 +100,7 @@ class Machine(_Row):
     backend: str
     launcher: str
     model_params: Whole
+    unit: str
     steps: Whole
     bucket_cap_mb: int | float | None
     find_unused_parameters: bool
@@ -82,6 +117,14 @@ def read_timings(path: Path | str) -> list[Timing]:
 
 def read_runs(path: Path | str) -> list[Run]:
     return _read_rows(Run, path)
+
+
+def read_step_parts(path: Path | str) -> list[StepParts]:
+    return _read_rows(StepParts, path)
+
+
+def read_reached(path: Path | str) -> list[Reached]:
+    return _read_rows(Reached, path)
 
 
 def read_machine(path: Path | str) -> Machine:

@@ -1,7 +1,7 @@
 """The training loop: one, for every experiment."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -76,7 +76,7 @@ def train(
     until: int,
     how: How | None = None,
     progress: Progress = UNWATCHED,
-) -> Iterator[dict[str, Any]]:
+) -> Generator[dict[str, Any], None, None]:
     """Make updates state.step + 1 to `until`; append to both histories; yield each global record.
 
     A global record holds `step`, `units` (the denominator), `loss_sum` and `loss`, the mean over all supervised units

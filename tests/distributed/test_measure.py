@@ -20,6 +20,7 @@ from ddp_tokens.measure import PROGRAM, main
 from ddp_tokens.options import run_as_program
 from ddp_tokens.plan import counts_per_rank, read_plan
 from ddp_tokens.reference import gradients_of
+from ddp_tokens.scaling_rows import read_reached, read_step_parts
 from ddp_tokens.tensors import load_tensors
 from ddp_tokens.window import accumulate
 from ddp_tokens.workloads import load
@@ -60,6 +61,23 @@ def test_the_bytes_of_an_update_are_those_of_all_its_gradients(measured):
     assert {(row["bytes"], row["buckets"]) for row in read_json_lines(measured.at.timings)} == {(4 * PARAMETERS, 1)}
 
 
+def test_an_update_is_taken_apart_on_one_process_and_on_two(measured):
+    """Two updates of warm-up, then those that were asked for, three: updates 3 to 5 of each rank."""
+    rows = read_step_parts(measured.at.step_parts)
+    assert [(row.processes, row.step, row.rank) for row in rows] == [
+        (processes, step, rank) for processes in (1, 2) for step in (3, 4, 5) for rank in range(processes)
+    ]
+    assert all(row.forward_s > 0 and row.backward_s > 0 and row.communication_s > 0 for row in rows)
+    assert all(row.optimizer_s > 0 and row.data_s > 0 for row in rows)
+    assert all(row.other_s > 0 for row in rows), "no second is counted twice"
+
+
+def test_a_workload_that_does_not_count_is_not_timed_to_an_accuracy(measured):
+    assert read_reached(measured.at.time_to_accuracy) == []
+    manifest = read_json(measured.at.scaling / "manifest.json")
+    assert manifest["time_to_accuracy"]["accuracy"] is None
+
+
 def test_times_are_positive_but_for_the_difference_of_two(measured):
     rows = read_json_lines(measured.at.timings)
     assert all(row["compute_s"] > 0 for row in rows)
@@ -83,7 +101,7 @@ def test_strong_runs_hold_the_windows_of_the_plan_and_weak_ones_a_share_per_proc
         (scaling, processes, repeat) for scaling in ("strong", "weak") for processes in (1, 2) for repeat in (1, 2)
     ]
     for run in runs:
-        assert run["tokens"] == expected[run["scaling"], run["processes"]]
+        assert run["units"] == expected[run["scaling"], run["processes"]]
         assert run["updates"] == 3
         assert run["seconds"] > 0
 

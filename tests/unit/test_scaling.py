@@ -20,6 +20,7 @@ MACHINE = {
     "backend": "gloo",
     "launcher": "fork",
     "model_params": 1000,
+    "unit": "token",
     "steps": 4,
     "bucket_cap_mb": 25,
     "find_unused_parameters": False,
@@ -48,14 +49,14 @@ def timed(world_size, hook_ms, difference_ms, waiting_ms=1, steps=4):
     return rows
 
 
-def timed_runs(scaling, milliseconds, tokens, vary=0.02, repeats=3):
-    """`milliseconds`: processes -> per update, of the middle repeat; `tokens`: processes -> per update."""
+def timed_runs(scaling, milliseconds, units, vary=0.02, repeats=3):
+    """`milliseconds`: processes -> per update, of the middle repeat; `units`: processes -> per update."""
     rows = []
     for processes, of_update in milliseconds.items():
         for repeat in range(1, repeats + 1):
             seconds = UPDATES * of_update / 1000 * (1 + vary * (repeat - (repeats + 1) / 2))
             fields = {"scaling": scaling, "processes": processes, "repeat": repeat, "updates": UPDATES}
-            rows.append(Run(**fields, tokens=tokens[processes] * UPDATES, seconds=seconds))
+            rows.append(Run(**fields, units=units[processes] * UPDATES, seconds=seconds))
     return rows
 
 
@@ -157,15 +158,15 @@ def test_strong_scaling_beside_what_was_to_be_expected():
     found, _, _ = measured()
     one, two, four = (point_of(found, "strong", processes) for processes in (1, 2, 4))
     assert (two.compute_ms, two.allreduce_ms, two.measured_ms) == tuple(map(pytest.approx, (20, 5, 50)))
-    assert two.tokens_per_s_median == pytest.approx(8000)
-    assert (two.tokens_per_s_min, two.tokens_per_s_max) == (pytest.approx(8000 / 1.02), pytest.approx(8000 / 0.98))
-    assert (two.expected_tokens_per_s, two.ideal_tokens_per_s) == (pytest.approx(16000), pytest.approx(20000))
+    assert two.units_per_s_median == pytest.approx(8000)
+    assert (two.units_per_s_min, two.units_per_s_max) == (pytest.approx(8000 / 1.02), pytest.approx(8000 / 0.98))
+    assert (two.expected_units_per_s, two.ideal_units_per_s) == (pytest.approx(16000), pytest.approx(20000))
     assert (two.speedup, two.efficiency, two.oversubscription) == tuple(map(pytest.approx, (0.8, 0.4, 1)))
-    assert (two.updates, two.tokens_per_update, two.repeats) == (10, 400, 3)
+    assert (two.updates, two.units_per_update, two.repeats) == (10, 400, 3)
     assert (four.compute_ms, four.allreduce_ms, four.oversubscription) == tuple(map(pytest.approx, (20, 8, 2)))
-    assert four.expected_tokens_per_s == pytest.approx(400 / 0.028)
+    assert four.expected_units_per_s == pytest.approx(400 / 0.028)
     assert (one.compute_ms, one.allreduce_ms, one.speedup, one.efficiency) == tuple(map(pytest.approx, (40, 0, 1, 1)))
-    assert one.expected_tokens_per_s == one.ideal_tokens_per_s == one.tokens_per_s_median == pytest.approx(10000)
+    assert one.expected_units_per_s == one.ideal_units_per_s == one.units_per_s_median == pytest.approx(10000)
 
 
 def test_weak_scaling_keeps_the_share_of_each_process():
@@ -174,10 +175,10 @@ def test_weak_scaling_keeps_the_share_of_each_process():
     """
     found, _, _ = measured()
     two, four = (point_of(found, "weak", processes) for processes in (2, 4))
-    assert (two.compute_ms, two.allreduce_ms, two.expected_tokens_per_s) == tuple(map(pytest.approx, (20, 5, 16000)))
+    assert (two.compute_ms, two.allreduce_ms, two.expected_units_per_s) == tuple(map(pytest.approx, (20, 5, 16000)))
     assert (two.speedup, two.efficiency) == (pytest.approx(4 / 3), pytest.approx(2 / 3))
     assert (four.compute_ms, four.allreduce_ms) == (pytest.approx(40), pytest.approx(8))
-    assert four.expected_tokens_per_s == pytest.approx(800 / 0.048)
+    assert four.expected_units_per_s == pytest.approx(800 / 0.048)
 
 
 def test_the_all_reduce_of_the_model_waits_for_nobody():
@@ -226,14 +227,14 @@ def test_an_even_number_of_repeats_is_consistent_too():
     """2 repeats, 39.6 and 40.4 ms: the time that belongs to the median of tokens per second, not the mean of both."""
     found, _, _ = measured(repeats=2)
     one = point_of(found, "strong", 1)
-    assert one.tokens_per_s_median == pytest.approx((400 / 0.0396 + 400 / 0.0404) / 2)
-    assert one.measured_ms * one.tokens_per_s_median == pytest.approx(400_000)
-    assert one.expected_tokens_per_s == pytest.approx(one.tokens_per_s_median)
+    assert one.units_per_s_median == pytest.approx((400 / 0.0396 + 400 / 0.0404) / 2)
+    assert one.measured_ms * one.units_per_s_median == pytest.approx(400_000)
+    assert one.expected_units_per_s == pytest.approx(one.units_per_s_median)
 
 
-def strong(processes, repeat=1, updates=10, tokens=4000):
+def strong(processes, repeat=1, updates=10, units=4000):
     fields = {"scaling": "strong", "processes": processes, "repeat": repeat, "updates": updates}
-    return Run(**fields, tokens=tokens, seconds=1.0)
+    return Run(**fields, units=units, seconds=1.0)
 
 
 @pytest.mark.parametrize(
@@ -244,12 +245,12 @@ def strong(processes, repeat=1, updates=10, tokens=4000):
         ([], "runs.jsonl holds no strong run of 1 process"),
         ([strong(1), strong(2)], "runs.jsonl holds no weak run of 1 process"),
         (
-            [strong(1), strong(1, repeat=2, tokens=3900), strong(2)],
-            "runs.jsonl: strong runs of 1 process counted 3900 tokens in 10 updates and 4000 in 10",
+            [strong(1), strong(1, repeat=2, units=3900), strong(2)],
+            "runs.jsonl: strong runs of 1 process counted 3900 units in 10 updates and 4000 in 10",
         ),
         (
             [strong(1), strong(2, updates=9)],
-            "runs.jsonl: strong runs, which share the same windows, counted 4000 tokens in 9 updates and 4000 in 10",
+            "runs.jsonl: strong runs, which share the same windows, counted 4000 units in 9 updates and 4000 in 10",
         ),
         ([strong(1), strong(1), strong(2)], "runs.jsonl: strong runs of 1 process hold a repeat twice"),
         ([strong(1), strong(2), strong(3)], "timings.jsonl holds no step of 3 processes"),
@@ -265,19 +266,19 @@ def test_the_table_has_a_row_for_each_point():
     found, _, _ = measured()
     rows = list(csv.DictReader(io.StringIO(table(found))))
     assert list(rows[0]) == [
-        *("scaling", "processes", "updates", "tokens_per_update", "repeats"),
-        *("tokens_per_s_median", "tokens_per_s_min", "tokens_per_s_max", "speedup", "efficiency"),
-        *("ideal_tokens_per_s", "expected_tokens_per_s", "compute_ms", "allreduce_ms", "measured_ms"),
+        *("scaling", "processes", "updates", "units_per_update", "repeats"),
+        *("units_per_s_median", "units_per_s_min", "units_per_s_max", "speedup", "efficiency"),
+        *("ideal_units_per_s", "expected_units_per_s", "compute_ms", "allreduce_ms", "measured_ms"),
         "oversubscription",
     ]
     assert len(rows) == 6
-    shown = {name: rows[1][name] for name in ("scaling", "processes", "tokens_per_s_min", "expected_tokens_per_s")}
+    shown = {name: rows[1][name] for name in ("scaling", "processes", "units_per_s_min", "expected_units_per_s")}
     # 8000 / 1.02 = 7843.137...
     assert shown == {
         "scaling": "strong",
         "processes": "2",
-        "tokens_per_s_min": "7843.14",
-        "expected_tokens_per_s": "16000",
+        "units_per_s_min": "7843.14",
+        "expected_units_per_s": "16000",
     }
     assert table(found) == table(measured()[0])
 

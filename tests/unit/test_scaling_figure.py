@@ -22,7 +22,7 @@ def drawn():
 
         def draw(**figures):
             points, _, on = measured(**figures)
-            figure = scaling_figure(points, on.cores)
+            figure = scaling_figure(points, on.cores, on.unit)
             figure.draw_without_rendering()
             return figure
 
@@ -95,9 +95,9 @@ def test_texts_are_at_least_7_points_inside_the_column_and_apart(drawn, figures)
 def test_bytes_are_the_same_each_time_whatever_the_readers_style(tmp_path):
     names = ("scaling.png", "scaling.svg")
     points, _, on = measured()
-    save_scaling(points, on.cores, [tmp_path / "once" / name for name in names])
+    save_scaling(points, on, [tmp_path / "once" / name for name in names])
     with matplotlib.rc_context({"font.size": 30, "axes.facecolor": "red"}):
-        save_scaling(points, on.cores, [tmp_path / "again" / name for name in names])
+        save_scaling(points, on, [tmp_path / "again" / name for name in names])
         assert matplotlib.rcParams["font.size"] == 30
     once, again = (
         [hashlib.sha256((tmp_path / folder / name).read_bytes()).hexdigest() for name in names]

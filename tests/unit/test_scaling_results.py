@@ -18,9 +18,18 @@ from ddp_tokens.scaling_results import write_results
 from ddp_tokens.steps import view
 from tests.helpers import tiny_experiment, write_lines
 from tests.unit.test_scaling import MACHINE, as_rows, timed, timed_runs
+from tests.unit.test_scaling_further import parts, reached
 from tests.unit.test_scaling_manifest import FIRST
 
-MADE = ("replicas.json", "scaling.csv", "scaling.png", "scaling.svg", "manifest.json")
+MADE = (
+    "replicas.json",
+    "scaling.csv",
+    "scaling.png",
+    "scaling.svg",
+    "step_parts.png",
+    "step_parts.svg",
+    "manifest.json",
+)
 
 
 SCALING = {"processes": [1, 2, 4], "repeats": 3}
@@ -39,6 +48,10 @@ def measured_at(folder, ranks=2, changed=0.0):
     weak = timed_runs("weak", {1: 20.0, 2: 30.0, 4: 50.0}, {1: 200, 2: 400, 4: 800})
     write_lines(at.runs_in_turn, *as_rows([*strong, *weak]))
     write_lines(at.machine, MACHINE)
+    write_lines(
+        at.step_parts, *as_rows([parts(processes, 3, rank) for processes in (1, 2) for rank in range(processes)])
+    )
+    write_lines(at.time_to_accuracy, *as_rows([reached(processes, 1, 2.0) for processes in (1, 2)]))
     for rank in range(ranks):
         save_file({"w": numpy.array([1.0 + rank * changed], numpy.float32)}, at.measured_state(rank))
     return at
@@ -61,6 +74,9 @@ def test_all_is_written_and_the_same_bytes_each_time(tmp_path):
     document = json.loads((once.scaling / "manifest.json").read_text())
     assert list(document)[: len(FIRST)] == FIRST
     assert (document["byte_equivalent"], document["replicas"]["outcome"]) == (True, "pass")
+    assert list(document)[-3:] == ["step_parts", "time_to_accuracy", "further_meanings"]
+    assert document["step_parts"]["2proc"]["percent"]["data"] == 4
+    assert document["time_to_accuracy"]["1proc"]["seconds"] == 2
     assert len(list(csv.DictReader((once.scaling / "scaling.csv").open()))) == 6
     check, [verdict] = read_verdicts(once.scaling / "replicas.json")
     assert (check, verdict.case, verdict.outcome) == ("measured_replicas", "measured", "pass")

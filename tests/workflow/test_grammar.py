@@ -126,7 +126,7 @@ def test_the_manifest_holds_every_field_that_was_asked_for(measured):
     assert {"cpu", "cores", "torch", "threads"} <= set(manifest["machine"])
     assert all(manifest[name] > 0 for name in ("tokens_per_sec_1proc", "tokens_per_sec_2proc", "allreduce_p50_ms"))
     runs = [json.loads(line) for line in (measured["at"] / "runs.jsonl").read_text().splitlines()]
-    speeds = [run["tokens"] / run["seconds"] for run in runs if (run["scaling"], run["processes"]) == ("strong", 2)]
+    speeds = [run["units"] / run["seconds"] for run in runs if (run["scaling"], run["processes"]) == ("strong", 2)]
     assert len(speeds) == 2
     assert manifest["tokens_per_sec_2proc"] == pytest.approx(sum(speeds) / 2)  # the median of two
 

@@ -327,9 +327,7 @@ def test_a_loss_beyond_all_exponentials_has_no_right_perplexity(perplexity):
     json.dumps([mean.observed, mean.first_difference], allow_nan=False)
 
 
-@pytest.mark.parametrize(
-    "changes", [{"correct": 6}, {"accuracy": 0.6}, {"correct": 6, "accuracy": 0.6}]
-)
+@pytest.mark.parametrize("changes", [{"correct": 6}, {"accuracy": 0.6}, {"correct": 6, "accuracy": 0.6}])
 def test_accuracy_is_what_all_batches_got_right(tmp_path, changes):
     """1 and 4 of 1 and 9 units are right: 5/10."""
     batches = [batch(2.0, 1) | {"correct": 1}, batch(90.0, 9) | {"correct": 4}]
