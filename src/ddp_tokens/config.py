@@ -108,8 +108,8 @@ class Scaling(Section):
     windows: Positive = Field(10, description="updates of each run, at most `steps`")
     accuracy: Fraction = Field(
         0.6,
-        description="where the workload counts what is right: training accuracy, over an update's rows, whose time is "
-        "measured on 1 and 2 processes",
+        description="where the workload counts what is right: training accuracy, over the last `windows` updates, to "
+        "which the time is measured on 1 and 2 processes",
     )
 
     @model_validator(mode="after")

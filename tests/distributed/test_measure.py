@@ -9,14 +9,15 @@ import torch
 
 from ddp_tokens import measure as module
 from ddp_tokens.all_reduce_times import BackwardTime, by_difference, by_hook, time_buckets
+from ddp_tokens.config import Experiment
 from ddp_tokens.config_reading import load_experiment
 from ddp_tokens.corpora.lock import read_corpus
 from ddp_tokens.distributed import wrap_for_ddp
-from ddp_tokens.errors import PlanError
+from ddp_tokens.errors import ConfigError, PlanError
 from ddp_tokens.files import read_json, read_json_lines
 from ddp_tokens.inputs import initial_model, read_prepared
 from ddp_tokens.layout import Layout
-from ddp_tokens.measure import PROGRAM, main
+from ddp_tokens.measure import PROGRAM, main, on_cpu
 from ddp_tokens.options import run_as_program
 from ddp_tokens.plan import counts_per_rank, read_plan
 from ddp_tokens.reference import gradients_of
@@ -76,6 +77,37 @@ def test_a_workload_that_does_not_count_is_not_timed_to_an_accuracy(measured):
     assert read_reached(measured.at.time_to_accuracy) == []
     manifest = read_json(measured.at.scaling / "manifest.json")
     assert manifest["time_to_accuracy"]["accuracy"] is None
+
+
+IMAGES = {
+    "corpus": {"kind": "images", "train": 25, "validation": 3, "test": 5, "classes": 2, "size": 8, "noise": 0.1},
+    "workload": "images",
+    "model": {"kind": "resnet", "stages": [4], "blocks": 1},
+    "sharding": "by_epoch",
+    "workers": 1,
+    "steps": 12,
+    "scaling": SCALING | {"repeats": 1, "accuracy": 0.5},
+}
+
+
+def test_images_are_timed_to_an_accuracy_on_one_process_and_on_two(tmp_path):
+    """Accuracy over the last three updates; at least three are made, and both get there before the plan's end."""
+    tiny = prepared(tmp_path, 2, **IMAGES)
+    assert run_ranks(measure, 2, tiny.folder, tiny.arguments(), joined=False) == [0, 0]
+    runs = read_reached(tiny.at.time_to_accuracy)
+    assert [(run.processes, run.repeat, run.reached) for run in runs] == [(1, 1, True), (2, 1, True)]
+    assert all(run.accuracy >= 0.5 and 3 <= run.updates < 12 for run in runs)
+    manifest = read_json(tiny.at.scaling / "manifest.json")
+    assert manifest["images_per_sec_2proc"] > 0
+    assert "images/s" in manifest["lesson_notes"]
+    assert "token" not in manifest["lesson_notes"]
+    assert manifest["time_to_accuracy"]["2proc"]["reached"]
+
+
+def test_a_norm_that_the_cpu_cannot_compute_is_refused_in_one_sentence():
+    wrong = Experiment(name="x", **IMAGES | {"device": "cuda", "model": {"kind": "resnet", "norm": "sync_batch"}})
+    with pytest.raises(ConfigError, match="scaling is measured on the CPU, which torch's SyncBatchNorm refuses: take"):
+        on_cpu(wrong)
 
 
 def test_times_are_positive_but_for_the_difference_of_two(measured):
