@@ -105,7 +105,9 @@ def test_images_are_timed_to_an_accuracy_on_one_process_and_on_two(tmp_path):
 
 
 def test_a_norm_that_the_cpu_cannot_compute_is_refused_in_one_sentence():
-    wrong = Experiment(name="x", **IMAGES | {"device": "cuda", "model": {"kind": "resnet", "norm": "sync_batch"}})
+    wrong = Experiment(
+        name="x", interrupt_at=3, **IMAGES | {"device": "cuda", "model": {"kind": "resnet", "norm": "sync_batch"}}
+    )
     with pytest.raises(ConfigError, match="scaling is measured on the CPU, which torch's SyncBatchNorm refuses: take"):
         on_cpu(wrong)
 
