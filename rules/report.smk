@@ -49,7 +49,8 @@ rule figure:
         caption=lambda wildcards, input: experiments.get(
             wildcards.experiment
         ).model_dump(
-            mode="json", include={"steps", "interrupt_at", "world_size", "tolerances"}
+            mode="json",
+            include={"steps", "interrupt_at", "world_size", "sharding", "tolerances"},
         ),
     message:
         "{wildcards.experiment}: figures"
