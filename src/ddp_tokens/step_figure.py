@@ -71,6 +71,7 @@ def step_figure(rows: Sequence[StepParts]) -> Figure:
     axes.set_yticks(range(len(of_processes)), [counted(processes) for processes in of_processes])
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
+    axes.set_axisbelow(True)
     axes.set_xlabel("ms of an update, mean over updates and ranks")
     axes.xaxis.set_major_formatter("{x:,.0f}")
     figure.legend(loc="outside upper center", ncols=len(PARTS), columnspacing=1.0, handlelength=1.6)
