@@ -61,7 +61,7 @@ def test_everything_that_is_proven_for_tokens_is_proven_for_images(images):
 
 def test_the_resume_goes_on_inside_an_epoch(images):
     """Interrupted after update 6 of 8, of which 5 to 8 are the second epoch."""
-    assert 0 < 6 % WINDOWS
+    assert 6 % WINDOWS > 0
     parameters = verdicts(images, "resume")["parameters"]
     assert (parameters["outcome"], parameters["observed"]["max_abs_difference"]) == ("pass", 0)
     rates = [record["lr"] for record in lines(images, "runs/resume/history.jsonl")]
