@@ -110,7 +110,6 @@ def test_equal_counts_end_inconclusive(judged):
         assert len(set(verdict.observed["units_per_rank"])) == 1
 
 
-@pytest.mark.parametrize("dtype", ["native", "float64"])
 def test_statistics_of_each_microbatch_are_told_from_every_formula(built, judged):
     """In both dtypes; the same window with frozen statistics, or with none, passes, and its wrong formulas are seen."""
     size, of_name = 2, {variant.name: variant for variant in gradient_cases.VARIANTS}
@@ -144,6 +143,7 @@ def test_references_in_training_are_another_function(built):
         read_references(paths, facts)
 
 
+@pytest.mark.parametrize("dtype", ["native", "float64"])
 def test_a_control_that_no_longer_goes_wrong_makes_the_gate_fail(copied, dtype):
     """The right gradient in the place of a wrong one, in one of both dtypes."""
     left = ranks_layout(copied.root, 3)
