@@ -78,6 +78,7 @@ rule check_parity:
         rows=rules.prepare.output.rows,
         lock=rules.prepare.output.lock,
         plan=rules.prepare.output.plan,
+        initial=rules.reference.output.initial,
         native=rules.reference.output.native,
         float64=rules.reference.output.float64,
         parts=rules.reference.output.parts,

@@ -125,7 +125,8 @@ rule summary:
         caption=lambda wildcards, input: experiments.get(
             wildcards.experiment
         ).model_dump(
-            mode="json", include={"steps", "tolerances", "workload", "corpus"}
+            mode="json",
+            include={"steps", "tolerances", "workload", "corpus", "model", "use_amp"},
         ),
     message:
         "{wildcards.experiment}: all verdicts in one table"

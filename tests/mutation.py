@@ -39,6 +39,7 @@ MODULES = [
     "checks.tensor_files",
     "checks.gradient_norms",
     "checks.gradient_references",
+    "checks.gradient_conditions",
     "checks.gradient_formulas",
     "checks.gradient_parity",
     "checks.published_criterion",

@@ -49,6 +49,7 @@ def check_loss(experiment: Experiment, at: Layout) -> int:
 
 def check_parity(experiment: Experiment, at: Layout) -> int:
     """the distributed gradients against the reference; needs reference and ddp_tokens.gradients"""
+    from ddp_tokens.checks.gradient_conditions import conditions_of
     from ddp_tokens.checks.gradient_parity import check_gradient_parity, count_windows
     from ddp_tokens.checks.gradient_references import REFERENCES
     from ddp_tokens.layout import DTYPES
@@ -57,7 +58,8 @@ def check_parity(experiment: Experiment, at: Layout) -> int:
     references = {name: at.reference(name) for name in REFERENCES}
     gradients = {(formula, dtype): at.gradients(formula, dtype) for formula in FORMULAS for dtype in DTYPES}
     counted = count_windows(at.rows, at.lock, at.plan)
-    verdicts = check_gradient_parity(experiment.tolerances, references, gradients, counted)
+    conditions = conditions_of(experiment.model, experiment.use_amp, at.initial)
+    verdicts = check_gradient_parity(experiment.tolerances, references, gradients, counted, conditions)
     return _conclude(at, "gradient_parity", verdicts)
 
 

@@ -81,7 +81,7 @@ def parts(
     these.
     """
     return {
-        (rank, index): _accumulated(model, workload, [[row] for row in rows], 1, device, name)
+        (rank, index): gradient_of_batches(model, workload, [[row] for row in rows], 1, device, name)
         for rank, of_rank in enumerate(window)
         for index, rows in enumerate(of_rank)
     }
@@ -106,7 +106,7 @@ def batched_gradient(
     """
     microbatches = [rows for of_rank in window for rows in of_rank]
     denominator = supervised_in(row for rows in microbatches for row in rows)
-    return _accumulated(model, workload, microbatches, denominator, device, name)
+    return gradient_of_batches(model, workload, microbatches, denominator, device, name)
 
 
 def reference_gradient(
@@ -117,18 +117,23 @@ def reference_gradient(
     Raises WorkloadError when the workload sums over other units than the corpus counts.
     """
     rows = list(rows)
-    return _accumulated(model, workload, [[row] for row in rows], supervised_in(rows), device, window)
+    return gradient_of_batches(model, workload, [[row] for row in rows], supervised_in(rows), device, window)
 
 
-def _accumulated(
+def gradient_of_batches(
     model: torch.nn.Module,
     workload: Workload,
     batches: Sequence[Sequence[Row]],
     denominator: int,
-    device: str,
-    window: str,
+    device: str = "cpu",
+    window: str = "window",
+    training: bool = False,
 ) -> Gradients:
-    model.eval()
+    """Gradient of (sum of losses) / denominator. `training`: layers do what they do in training, dropout included.
+
+    Raises WorkloadError when the workload sums over other units than the corpus counts.
+    """
+    model.train(training)
     model.zero_grad(set_to_none=True)
     units = 0.0
     for rows in batches:

@@ -20,7 +20,7 @@ from pygments.lexers import YamlLexer
 
 from ddp_tokens.checks.evaluation import PERPLEXITY, SPLITS
 from ddp_tokens.checks.meanings import meaning_of
-from ddp_tokens.config import Corpus, Experiment
+from ddp_tokens.config import Corpus, Experiment, ResNet
 from ddp_tokens.corpora import could_make
 from ddp_tokens.published import count_text, loss_text, percent_text
 from ddp_tokens.steps import dump
@@ -31,6 +31,13 @@ PACKAGES = ("torch", "numpy", "safetensors", "snakemake", "pydantic", "pandas", 
 SAMPLES_SHOWN = 8
 PLACES = ("rank", "step", "parameter", "index")
 DECIDING = ("error", "tolerance", "power")
+# model.norm -> which statistics are synchronized in training
+NORMS = {
+    "batch": "BatchNorm: each rank normalizes with the statistics of its own rows; their running means and variances "
+    "are taken from rank 0 before each window",
+    "sync_batch": "SyncBatchNorm: every rank normalizes with the statistics of the rows of all ranks",
+    "group": "GroupNorm: no statistics over rows, so there are none to synchronize",
+}
 GUARDS = ("loss", "gradient_parity")
 QUESTIONS = {
     "loss": "Does the denominator give the mean over all supervised units? On numbers that can be redone by hand.",
@@ -149,7 +156,21 @@ def circumstances(experiment: Experiment) -> dict[str, str]:
         "launcher": _resolved(experiment.launcher, experiment.resolved_launcher),
         "ranks": f"{experiment.world_size}, on one host",
         "threads per rank": str(experiment.threads_per_rank),
+        **_of_training(experiment),
     }
+
+
+def _of_training(experiment: Experiment) -> dict[str, str]:
+    """What only some experiments have, and gradient parity judges without."""
+    told = {}
+    if isinstance(experiment.model, ResNet):
+        told["normalization in training"] = NORMS[experiment.model.norm]
+    if experiment.use_amp:
+        told["precision in training"] = (
+            f"mixed, {experiment.resolved_amp_dtype}; gradients are compared without it, in float32, the dtype of the "
+            "weights"
+        )
+    return told
 
 
 def number_text(value: Any) -> str:

@@ -48,7 +48,7 @@ STEPS = {
     "reference": _script("reference", "seed", *MODEL_FIELDS),
     "check_loss": _script("check_loss"),
     "gradients": Step("src/ddp_tokens/gradients.py", (*MODEL_FIELDS, *RANK_FIELDS)),
-    "check_parity": _script("check_parity", "tolerances"),
+    "check_parity": _script("check_parity", "tolerances", "model", "use_amp"),
     "check_window": _script("check_window", "world_size"),
     "check_zero_window": _script("check_zero_window"),
     "interrupt": Step("src/ddp_tokens/train.py", (*RUN_FIELDS, "interrupt_at")),

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from ddp_tokens import cli
+from ddp_tokens.checks.gradient_references import REFERENCES, read_references
+from ddp_tokens.checks.tensor_files import read_arrays
 from ddp_tokens.config_reading import load_experiment
 from ddp_tokens.controls import gradient_cases, ranks, table
 from ddp_tokens.controls.gradient_cases import ranks_layout
@@ -14,7 +16,7 @@ from ddp_tokens.controls.gradient_windows import CASES
 from ddp_tokens.controls.judge import judge_gradient
 from ddp_tokens.controls.prepare import prepare_controls
 from ddp_tokens.corpora.lock import read_corpus
-from ddp_tokens.errors import GateError
+from ddp_tokens.errors import EvidenceError, GateError
 from ddp_tokens.files import read_json, write_json
 from ddp_tokens.formulas import window_facts
 from ddp_tokens.layout import Layout
@@ -69,7 +71,7 @@ def test_every_control_is_far_from_its_tolerance(judged):
     of_parity = [
         verdict for (check, _), verdict in judged.items() if check == "gradient_parity" and verdict.expected == "fail"
     ]
-    assert len(of_parity) >= 14
+    assert len(of_parity) >= 15
     for verdict in of_parity:
         assert verdict.observed["error"] > 1000 * verdict.observed["tolerance"], verdict.case
         assert verdict.observed["residual"] < 1e-6 < verdict.observed["next_best_residual"], verdict.case
@@ -106,6 +108,39 @@ def test_equal_counts_end_inconclusive(judged):
         verdict = judged["gradient_parity", name]
         assert verdict.outcome == "inconclusive"
         assert len(set(verdict.observed["units_per_rank"])) == 1
+
+
+def test_statistics_of_each_microbatch_are_told_from_every_formula(built, judged):
+    """In both dtypes; the same window with frozen statistics, or with none, passes, and its wrong formulas are seen."""
+    size, of_name = 2, {variant.name: variant for variant in gradient_cases.VARIANTS}
+    for name in ("batch_norm_in_training", "batch_norm_frozen", "group_norm_in_training"):
+        variant = of_name[name]
+        at = gradient_cases.case_layout(built.root, variant.case)
+        verdicts = judge_gradient(variant, load_experiment(CONFIG).tolerances, at, ranks_layout(built.root, size))
+        assert [verdict.case for verdict in verdicts] == [f"{name}.native", f"{name}.float64"]
+        assert [verdict.problem for verdict in verdicts] == [None, None]
+        units = [verdict.observed["units_per_rank"] for verdict in verdicts]
+        assert units[0] == units[1] == judged["gradient_parity", "batch_norm_frozen"].observed["units_per_rank"]
+        assert len(set(units[0])) == size
+        assert all(verdict.observed["power"] > 1000 for verdict in verdicts)
+    refused = judged["gradient_parity", "batch_norm_in_training"]
+    assert refused.diagnosis == ("statistics_of_each_microbatch",)
+    assert refused.observed["residual"] < 1e-6 < 1e-2 < refused.observed["next_best_residual"]
+
+
+def test_references_in_training_are_another_function(built):
+    """The guard: BatchNorm's gradient of the window as one batch is neither the frozen one nor the sum of its parts."""
+    windows = {name: CASES[name] for name in ("batch_norm_in_training", "batch_norm_frozen")}
+    ats = {name: gradient_cases.case_layout(built.root, case) for name, case in windows.items()}
+    assert ats["batch_norm_in_training"].plan.read_bytes() == ats["batch_norm_frozen"].plan.read_bytes()
+    dumps = [read_arrays(at.reference("float64")) for at in ats.values()]
+    assert dumps[0].keys() == dumps[1].keys()
+    assert max(abs(dumps[0][name] - dumps[1][name]).max() for name in dumps[0]) > 1e-2
+    paths = {name: ats["batch_norm_in_training"].reference(name) for name in REFERENCES}
+    rows, _ = read_corpus(ats["batch_norm_in_training"].rows, ats["batch_norm_in_training"].lock)
+    facts = {"compared": window_facts(read_json(ats["batch_norm_in_training"].plan)["plan"], 1, rows)}
+    with pytest.raises(EvidenceError, match="does not add up to the reference of window 'compared'"):
+        read_references(paths, facts)
 
 
 @pytest.mark.parametrize("dtype", ["native", "float64"])

@@ -7,9 +7,10 @@ import yaml
 from ddp_tokens import report
 from ddp_tokens.checks.verdict import Verdict
 from ddp_tokens.config import GeneratedCorpus, VerbGrammar
+from ddp_tokens.config_reading import load_experiment
 from ddp_tokens.published import Comparison
 from ddp_tokens.summary import summarize
-from tests.helpers import tiny_experiment
+from tests.helpers import PROJECT, tiny_experiment
 
 EVIDENCE = {"results/tiny/b.safetensors": "bb", "results/tiny/a.safetensors": "aa"}
 
@@ -202,6 +203,37 @@ def test_versions_page_names_torch_and_what_auto_became():
     assert re.search(r"torch \d+\.\d+", text)
     assert "backend gloo (auto)" in text
     assert "threads per rank 1" in text
+
+
+def of_images(**changes):
+    """The small experiment of images, with other settings of its model or of training."""
+    experiment = load_experiment(PROJECT / "config" / "images_small.yaml")
+    model = experiment.model.model_copy(update={"norm": changes.pop("norm", "batch")})
+    return experiment.model_copy(update={"model": model, **changes})
+
+
+@pytest.mark.parametrize(
+    ("norm", "told"),
+    [
+        ("batch", "BatchNorm: each rank normalizes with the statistics of its own rows; their running means and"),
+        ("sync_batch", "SyncBatchNorm: every rank normalizes with the statistics of the rows of all ranks"),
+        ("group", "GroupNorm: no statistics over rows, so there are none to synchronize"),
+    ],
+)
+def test_versions_page_says_which_statistics_are_synchronized_in_training(norm, told):
+    text = text_of(report.versions_page(of_images(norm=norm)))
+    assert f"normalization in training {told}" in text
+    assert "precision in training" not in text
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_versions_page_says_that_gradients_are_compared_without_mixed_precision(dtype):
+    text = text_of(report.versions_page(of_images(use_amp=True, amp_dtype=dtype)))
+    assert f"precision in training mixed, {dtype}; gradients are compared without it, in float32, the dtype of " in text
+
+
+def test_versions_page_says_nothing_of_layers_that_an_experiment_does_not_have():
+    assert "in training" not in text_of(pages()["versions"])
 
 
 @pytest.mark.parametrize("page", ["verdicts", "scores", "config", "versions"])

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy
@@ -19,11 +19,12 @@ from ddp_tokens.checks.gradient_norms import (
     weighted_sum,
     whole,
 )
-from ddp_tokens.checks.gradient_references import Parts
-from ddp_tokens.formulas import Formula, Weights, WindowFacts, is_right_on, possible_on
+from ddp_tokens.checks.gradient_references import Parts, add_up
+from ddp_tokens.formulas import RIGHT, Formula, Weights, WindowFacts, is_right_on, possible_on
 
 LOSS_SCALE = "loss_scale_kept"
 SCALED = "scaled"
+OWN_STATISTICS = "statistics_of_each_microbatch"
 POWER_OF_TWO = 1e-4
 SMALLEST_LOSS_SCALE = 16.0  # a 2 or a 4 may have other reasons
 
@@ -69,7 +70,9 @@ def diagnose(observed: Arrays, reference: Arrays, facts: WindowFacts, parts: Par
 
     A formula fits when the distance to its gradient, over all parameters, is within the tolerances of all parameters
     together, enlarged when its gradient is longer than the right one. One that is the right formula on this window, by
-    arithmetic, explains nothing. A gradient that is not a number is explained by the formulas that divide by zero here.
+    arithmetic, explains nothing: unless the parts, weighted rightly, are not the reference, which is so where a layer
+    uses statistics of the rows that it is given at once. A gradient that is not a number is explained by the formulas
+    that divide by zero here.
     """
     if not is_finite(observed):
         undefined = tuple(f.name for f in possible_on(facts) if None in f.variants(facts).values())
@@ -79,9 +82,10 @@ def diagnose(observed: Arrays, reference: Arrays, facts: WindowFacts, parts: Par
         return Diagnosis()
     best: dict[str, tuple[float, str]] = {}
     fitting = []
-    for formula in possible_on(facts):
+    own_statistics = () if add_up(parts, reference, facts) else (replace(RIGHT, name=OWN_STATISTICS),)
+    for formula in (*own_statistics, *possible_on(facts)):
         for variant, weights in formula.variants(facts).items():
-            if weights is None or is_right_on(facts, weights):
+            if weights is None or (formula not in own_statistics and is_right_on(facts, weights)):
                 continue
             residual, fits = _fit(observed, predicted(weights, parts), allowed, length)
             if residual < best.get(formula.name, (float("inf"), ""))[0]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy
 
+from ddp_tokens.checks.gradient_conditions import NOTHING_TO_STATE, Conditions
 from ddp_tokens.checks.gradient_formulas import Diagnosis, diagnose, distances
 from ddp_tokens.checks.gradient_norms import (
     Arrays,
@@ -85,10 +86,12 @@ def check_gradient_parity(
     references: Mapping[str, Path],
     gradients: Mapping[tuple[str, str], Path],
     counted: Counted,
+    conditions: Conditions = NOTHING_TO_STATE,
 ) -> list[Verdict]:
     """One verdict per window, formula and dtype.
 
-    `references`: native, float64 and parts -> dump. `gradients`: (formula, dtype) -> dump.
+    `references`: native, float64 and parts -> dump. `gradients`: (formula, dtype) -> dump. `conditions`: stated in
+    each verdict.
     """
     of_windows = read_references(references, counted.facts)
     verdicts = []
@@ -100,7 +103,8 @@ def check_gradient_parity(
                 evidence = evidence_of(of_window(observed, window), of_windows[window], dtype, facts)
                 expectation = expected(formula, facts, is_finite(evidence.observed))
                 case = f"{formula}.{dtype}.{window}"
-                verdicts.append(judge(case, tolerances, dtype, evidence, expectation, files))
+                verdict = judge(case, tolerances, dtype, evidence, expectation, files)
+                verdicts.append(conditions.stated_in(verdict, dtype))
     return verdicts
 
 

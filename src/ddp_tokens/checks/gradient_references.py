@@ -38,9 +38,12 @@ class References:
     parts: Parts
 
 
-def read_references(paths: Mapping[str, Path], facts: Mapping[str, WindowFacts]) -> dict[str, References]:
+def read_references(
+    paths: Mapping[str, Path], facts: Mapping[str, WindowFacts], adding_up: bool = True
+) -> dict[str, References]:
     """By window. Raises EvidenceError, naming the file, when a dump lacks a parameter of another, when the parts are
-    not those of the plan's ranks and microbatches, or when they do not add up to the reference.
+    not those of the plan's ranks and microbatches, or, unless it is known that they need not (`adding_up`), when they
+    do not add up to the reference.
     """
     dumps = {name: read_arrays(path) for name, path in paths.items()}
     found = {}
@@ -49,8 +52,18 @@ def read_references(paths: Mapping[str, Path], facts: Mapping[str, WindowFacts])
         references = References(of_dtype, parts_of(dumps[PARTS], window))
         _require_same_parameters(references, paths, window)
         _require_parts_of_the_plan(references, paths[PARTS], window, of_window_)
+        if adding_up and not add_up(references.parts, references.of_dtype[FLOAT64], of_window_):
+            raise EvidenceError(f"{paths[PARTS]} does not add up to the reference of window '{window}': {AGAIN}")
         found[window] = references
     return found
+
+
+def add_up(parts: Parts, reference: Arrays, facts: WindowFacts) -> bool:
+    """Is the mean of the parts over the window's units the reference? One that is no number is left to the verdict."""
+    if not is_finite(reference):
+        return True
+    total = weighted_sum(dict.fromkeys(parts, 1 / facts.total), parts)
+    return largest_ratio(errors(total, reference), algebra_tolerances(reference, SAME))[0] <= 1
 
 
 def of_window(arrays: Arrays, window: str) -> dict[str, NDArray[Any]]:
@@ -81,8 +94,3 @@ def _require_parts_of_the_plan(references: References, path: Path, window: str, 
     planned = {(rank, index) for rank, of_rank in enumerate(facts.units) for index in range(len(of_rank))}
     if set(references.parts) != planned:
         raise EvidenceError(f"{path} holds other ranks or microbatches for window '{window}' than the plan: {AGAIN}")
-    reference = references.of_dtype[FLOAT64]
-    total = weighted_sum(dict.fromkeys(planned, 1 / facts.total), references.parts)
-    adds_up = largest_ratio(errors(total, reference), algebra_tolerances(reference, SAME))[0] <= 1
-    if is_finite(reference) and not adds_up:
-        raise EvidenceError(f"{path} does not add up to the reference of window '{window}': {AGAIN}")

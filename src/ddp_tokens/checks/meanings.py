@@ -9,6 +9,8 @@ MEANINGS = {
     **formulas.MEANINGS,
     gradient_formulas.LOSS_SCALE: "the right gradient times a power of two: a loss scale that was not undone",
     gradient_formulas.SCALED: "the right direction in a length that no known mistake gives",
+    gradient_formulas.OWN_STATISTICS: "each microbatch is normalized with its own statistics: another function "
+    "than one process computes",
     window.WEIGHTS_UPDATED_INSIDE: "weights are updated between microbatches",
     window.NEVER_REDUCED: "ranks never exchange their gradients",
     window.REDUCED_EVERY_TIME: "no_sync has no effect: forward stands outside of it, or there is none",

@@ -3,10 +3,13 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from ddp_tokens.checks.gradient_formulas import OWN_STATISTICS
 from ddp_tokens.checks.verdict import FAIL, INCONCLUSIVE, PASS
 from ddp_tokens.controls.gradient_windows import (
+    BATCH_IN_TRAINING,
     CONTROLLED,
     CONTROLLED_THREE,
+    OF_LAYERS,
     REGULAR,
     SPECIAL,
     UNDECIDABLE,
@@ -15,7 +18,7 @@ from ddp_tokens.controls.gradient_windows import (
 from ddp_tokens.layout import DTYPES, NATIVE, Layout
 from ddp_tokens.normalization import TOKEN_MEAN
 
-NORMALIZATION, ACCUMULATION, COMMUNICATION = "normalization", "accumulation", "communication"
+NORMALIZATION, ACCUMULATION, COMMUNICATION, LAYERS = "normalization", "accumulation", "communication", "layers"
 RIGHT, UNDECIDED = "right", "undecidable"
 PARITY, WINDOW = "gradient_parity", "window"
 
@@ -96,8 +99,15 @@ COMMUNICATIONS = (
         what="rank 1 computes the rows of rank 0 in place of its own",
     ),
 )
+IN_LAYERS = (
+    Variant(
+        *(BATCH_IN_TRAINING.name, LAYERS, PARITY, BATCH_IN_TRAINING, TOKEN_MEAN, FAIL, (OWN_STATISTICS,)),
+        what="BatchNorm in training mode: each microbatch is normalized with its own statistics, where one process "
+        "that computes the window as one batch takes those of all its rows",
+    ),
+)
 RIGHTS = (
-    *map(_right, (*REGULAR, *SPECIAL)),
+    *map(_right, (*REGULAR, *SPECIAL, *OF_LAYERS)),
     *(_right(case, WINDOW, f"one_reduction_{case.name}") for case in REGULAR if case.accumulation > 2),
 )
 EQUAL, NEARLY_EQUAL = UNDECIDABLE
@@ -114,7 +124,7 @@ UNDECIDABLES = (
         what=f"{NEARLY_EQUAL.what}; not judged in float64, where it is seen",
     ),
 )
-VARIANTS = (*NORMALIZATIONS, *ACCUMULATIONS, *COMMUNICATIONS, *RIGHTS, *UNDECIDABLES)
+VARIANTS = (*NORMALIZATIONS, *ACCUMULATIONS, *COMMUNICATIONS, *IN_LAYERS, *RIGHTS, *UNDECIDABLES)
 
 
 def of_world_size(world_size: int) -> list[Variant]:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import combinations, count
 
-from ddp_tokens.config import GeneratedCorpus
+from ddp_tokens.config import GeneratedCorpus, Images, ResNet
+from ddp_tokens.corpora import images
 from ddp_tokens.corpora.lock import read_lock, write_corpus
 from ddp_tokens.corpora.rows import UNSUPERVISED, Row
 from ddp_tokens.files import write_json
@@ -19,6 +20,24 @@ Units = list[list[list[int]]]
 COMPARED = "compared"
 WINDOWS = 2
 MOST_IGNORED = 3
+IMAGES_SEED = 17
+SMALL_IMAGES = Images(classes=4, size=8)
+# row id, split, number of units, draws, rows before it -> row
+MakeRow = Callable[[str, str, int, random.Random, int], Row]
+
+
+@dataclass(frozen=True)
+class OfImages:
+    """What a case is made of whose rows are images. `training`: ranks compute in training mode."""
+
+    model: ResNet
+    training: bool = False
+    corpus: Images = SMALL_IMAGES
+
+    @property
+    def uses_statistics(self) -> bool:
+        """Of the rows that are computed at once: another function of the window than that of its rows one by one."""
+        return self.training and self.model.norm != "group"
 
 
 @dataclass(frozen=True)
@@ -27,7 +46,8 @@ class Case:
 
     `change`: what makes the second window special. `tied`: the head shares the embedding's weights. `autocast`: forward
     in bfloat16. `decidable`: every excluded formula differs from the right one by arithmetic. `apart`: all differ from
-    each other too. `special`: the change in words.
+    each other too. `special`: the change in words. `of_images`: where rows are images. `drawn_as`: the case that has
+    the same rows.
     """
 
     name: str
@@ -40,13 +60,17 @@ class Case:
     decidable: bool = True
     apart: bool = False
     special: str = ""
+    of_images: OfImages | None = None
+    drawn_as: str = ""
 
     @property
     def what(self) -> str:
         """For the readers of the table."""
+        rows = f"{self.batch} row{'s' if self.batch > 1 else ''}"
         shape = (
             f"{self.world_size} rank{'s' if self.world_size > 1 else ''}, {self.accumulation} "
-            f"microbatch{'es' if self.accumulation > 1 else ''} of {self.batch} row{'s' if self.batch > 1 else ''}"
+            f"microbatch{'es' if self.accumulation > 1 else ''} of "
+            f"{f'1 to {self.world_size * self.batch} images' if self.of_images else rows}"
         )
         return f"{shape}: {self.special}" if self.special else shape
 
@@ -67,11 +91,17 @@ class Case:
         return not self.apart or not any(alike_on(facts, *pair) for pair in _that_can_differ(facts))
 
     def _drawn(self, rng: random.Random) -> Units:
-        """Rows of a rank are longer than all rows of the ranks before it."""
-        return [
-            [[rng.randint(1 + 6 * rank, 6 + 6 * rank) for _ in range(self.batch)] for _ in range(self.accumulation)]
-            for rank in range(self.world_size)
-        ]
+        """Rows of a rank are longer than all rows of the ranks before it; of images, it has more in each microbatch."""
+        draw = self._images_drawn if self.of_images else self._rows_drawn
+        return [[draw(rank, rng) for _ in range(self.accumulation)] for rank in range(self.world_size)]
+
+    def _rows_drawn(self, rank: int, rng: random.Random) -> list[int]:
+        return [rng.randint(1 + 6 * rank, 6 + 6 * rank) for _ in range(self.batch)]
+
+    def _images_drawn(self, rank: int, rng: random.Random) -> list[int]:
+        """One that counts, and then some of which one in four does not."""
+        others = rng.randint(self.batch * rank, self.batch * (rank + 1) - 1)
+        return [1, *(int(rng.random() < 0.75) for _ in range(others))]
 
 
 def _that_can_differ(facts: WindowFacts) -> Iterator[tuple[Formula, Formula]]:
@@ -100,6 +130,11 @@ def without_units_in_one_microbatch(units: Units) -> Units:
     return [*units[:-1], [[0 for _ in units[-1][0]], *units[-1][1:]]]
 
 
+def at_an_epochs_end(number: int, units: Units) -> Units:
+    """A short window of which one rank holds less than the others."""
+    return with_one_microbatch_less_on_rank_0(with_microbatches(number, units))
+
+
 def with_equal_units(each: int, units: Units) -> Units:
     """`each` in every row."""
     return [[[each for _ in rows] for rows in of_rank] for of_rank in units]
@@ -111,30 +146,41 @@ def with_one_unit_less_on_rank_0(each: int, units: Units) -> Units:
 
 
 def prepare_case(case: Case, corpus: GeneratedCorpus, at: Layout) -> None:
-    """Write rows, lock and plan as `prepare` does: of the first draw that suits. `corpus` gives the model's shape."""
+    """Write rows, lock and plan as `prepare` does: of the first draw that suits. `corpus` gives the shape of a model of
+    tokens.
+    """
+    own = case.of_images.corpus if case.of_images else corpus
+    make: MakeRow = partial(_image, own) if isinstance(own, Images) else partial(_row, own)
     for attempt in count():
-        rows, plan = _drawn_rows(case, corpus, random.Random(f"{case.name}, attempt {attempt}"))
+        rows, plan = _drawn_rows(case, make, random.Random(f"{case.drawn_as or case.name}, attempt {attempt}"))
         if case.suits(window_facts(plan, case.compared[COMPARED], {row.id: row for row in rows})):
             break
-    write_corpus(rows, corpus, at.rows, at.lock)
+    recipe = images.recipe(own, IMAGES_SEED) if isinstance(own, Images) else None
+    write_corpus(rows, own, at.rows, at.lock, images=recipe)
     write_json(at.plan, plan_document(plan, {}, read_lock(at.rows, at.lock)["corpus_sha256"]))
 
 
-def _drawn_rows(case: Case, corpus: GeneratedCorpus, rng: random.Random) -> tuple[list[Row], Plan]:
-    rows: list[Row] = [_row("test-0", "test", 1, rng, corpus)]
+def _drawn_rows(case: Case, make: MakeRow, rng: random.Random) -> tuple[list[Row], Plan]:
+    rows: list[Row] = [make("test-0", "test", 1, rng, 0)]
     plan: Plan = []
     for step, units in enumerate(case.windows(rng)):
         plan.append([[[] for _ in of_rank] for of_rank in units])
         for rank, of_rank in enumerate(units):
             for index, microbatch in enumerate(of_rank):
                 for number_of_units in microbatch:
-                    row = _row(f"row-{len(rows):04d}", "train", number_of_units, rng, corpus)
+                    row = make(f"row-{len(rows):04d}", "train", number_of_units, rng, len(rows))
                     plan[step][rank][index].append(row.id)
                     rows.append(row)
     return rows, plan
 
 
-def _row(row_id: str, split: str, units: int, rng: random.Random, corpus: GeneratedCorpus) -> Row:
+def _image(corpus: Images, row_id: str, split: str, units: int, rng: random.Random, index: int) -> Row:
+    """One image, with its label or without."""
+    label = images.label_of(index, IMAGES_SEED, corpus.classes) if units else UNSUPERVISED
+    return Row(row_id, split, (), (label,), index=index)
+
+
+def _row(corpus: GeneratedCorpus, row_id: str, split: str, units: int, rng: random.Random, index: int) -> Row:
     """`units` supervised tokens and up to three others, at random places."""
     most = max(1, min(MOST_IGNORED, corpus.max_length - units))
     length = units + rng.randint(1, most)
@@ -215,4 +261,33 @@ UNDECIDABLE = (
 )
 CONTROLLED = Case("controlled", 3, 2, 3, apart=True)
 CONTROLLED_THREE = Case("controlled_three_microbatches", 2, 3, 2)
-CASES = {case.name: case for case in (*REGULAR, *SPECIAL, *UNDECIDABLE, CONTROLLED, CONTROLLED_THREE)}
+_TINY_BATCH, _TINY_GROUP = (ResNet(stages=(8,), blocks=1, norm=norm, groups=4) for norm in ("batch", "group"))
+BATCH_FROZEN = Case(
+    *("batch_norm_frozen", 2, 2, 3),
+    special="BatchNorm with frozen statistics",
+    of_images=OfImages(_TINY_BATCH),
+)
+BATCH_IN_TRAINING = Case(
+    *("batch_norm_in_training", 2, 2, 3),
+    special="BatchNorm in training mode",
+    of_images=OfImages(_TINY_BATCH, training=True),
+    drawn_as=BATCH_FROZEN.name,
+)
+OF_LAYERS = (
+    BATCH_FROZEN,
+    Case(
+        *("group_norm_in_training", 2, 2, 3),
+        special="GroupNorm in training mode",
+        of_images=OfImages(_TINY_GROUP, training=True),
+        drawn_as=BATCH_FROZEN.name,
+    ),
+    Case(
+        *("batch_norm_frozen_short_window", 2, 3, 2, partial(at_an_epochs_end, 2)),
+        special="BatchNorm with frozen statistics, and a short last window in which rank 0 has one microbatch of 2",
+        of_images=OfImages(_TINY_BATCH),
+    ),
+)
+CASES = {
+    case.name: case
+    for case in (*REGULAR, *SPECIAL, *UNDECIDABLE, *OF_LAYERS, BATCH_IN_TRAINING, CONTROLLED, CONTROLLED_THREE)
+}

@@ -39,7 +39,9 @@ def _parity(variant: Variant, tolerances: Tolerances, dtype: str, case_at: Layou
     paths = {name: case_at.reference(name) for name in REFERENCES}
     facts, path = counted[COMPARED], left_at.gradients(variant.name, dtype)
     observed = of_window(read_arrays(path), COMPARED)
-    evidence = parity.evidence_of(observed, read_references(paths, counted)[COMPARED], dtype, facts)
+    adding_up = not (variant.case.of_images and variant.case.of_images.uses_statistics)
+    references = read_references(paths, counted, adding_up)[COMPARED]
+    evidence = parity.evidence_of(observed, references, dtype, facts)
     expectation = Expectation(variant.expected, variant.diagnosis or None, excluded_by(facts))
     return parity.judge(
         f"{variant.name}.{dtype}", tolerances, dtype, evidence, expectation, digests([*paths.values(), path])

@@ -21,7 +21,7 @@ from ddp_tokens.controls.gradient_cases import WINDOW, Variant, case_layout, of_
 from ddp_tokens.controls.gradient_windows import COMPARED
 from ddp_tokens.controls.gradients import ways
 from ddp_tokens.controls.resume_cases import trained_layout
-from ddp_tokens.controls.workloads import workload_of
+from ddp_tokens.controls.workloads import settings_of, workload_of
 from ddp_tokens.determinism import make_deterministic
 from ddp_tokens.distributed import barrier, process_group, wrap_for_ddp
 from ddp_tokens.files import write_json
@@ -110,8 +110,9 @@ def write_trace(
 def wrapped(
     variant: Variant, experiment: Experiment, prepared: Prepared, initial: Path, dtype: torch.dtype, world: World
 ) -> DistributedDataParallel:
-    workload = workload_of(variant.case)
-    return wrap_for_ddp(initial_model(experiment, workload, prepared.shape, initial, "cpu", dtype).eval())
+    case = variant.case
+    model = initial_model(settings_of(case, experiment), workload_of(case), prepared.shape, initial, "cpu", dtype)
+    return wrap_for_ddp(model.train(case.of_images is not None and case.of_images.training))
 
 
 if __name__ == "__main__":

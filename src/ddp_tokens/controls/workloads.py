@@ -1,15 +1,17 @@
-"""The kinds of work of the controls: token_labels, with the head tied to the embedding or a forward in bfloat16."""
+"""The kinds of work of the controls: images, or token_labels with the head tied to the embedding or a forward in
+bfloat16.
+"""
 
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from ddp_tokens.config import Model
+from ddp_tokens.config import Experiment, Model
 from ddp_tokens.controls.gradient_windows import Case
 from ddp_tokens.corpora.lock import ImageShape, Shape
 from ddp_tokens.labelled import of_tokens
-from ddp_tokens.workloads import Workload, token_labels
+from ddp_tokens.workloads import Workload, images, token_labels
 
 
 @dataclass(frozen=True)
@@ -38,4 +40,9 @@ class Altered:
 
 
 def workload_of(case: Case) -> Workload:
-    return Altered(case.tied, case.autocast)
+    return images if case.of_images else Altered(case.tied, case.autocast)
+
+
+def settings_of(case: Case, experiment: Experiment) -> Experiment:
+    """The controls' settings, with the case's own model where it has one."""
+    return experiment.model_copy(update={"model": case.of_images.model}) if case.of_images else experiment

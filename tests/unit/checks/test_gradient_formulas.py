@@ -109,6 +109,46 @@ def test_a_gradient_that_is_not_a_number_comes_from_a_division_by_zero():
     assert diagnosis_of(with_observed(evidence(), **{"head.bias": numpy.full(4, math.nan)})).names == ()
 
 
+def with_reference(of, change=0.25):
+    """Another gradient in the place of the one that the parts add up to."""
+    return replace(of, reference=of.reference | {"head.bias": of.reference["head.bias"] + change})
+
+
+def test_the_mean_of_parts_that_do_not_add_up_to_the_reference():
+    """Each microbatch as one process computes it alone, rightly weighted: what ranks leave with statistics of their
+    own, and not what one process makes of the whole window.
+    """
+    found = diagnosis_of(with_reference(evidence()))
+    assert found.names == ("statistics_of_each_microbatch",)
+    assert found.figures["residual"] == 0.0
+    assert found.figures["next_best"] in {formula.name for formula in possible_on(FACTS)}
+    assert found.figures["next_best_residual"] > 1e-2
+
+
+def test_the_mean_of_parts_that_do_not_add_up_is_named_in_float32_too():
+    of = with_reference(evidence(dtype=numpy.float32))
+    found = diagnosis_of(of, calibrated_tolerances(of.reference, of.single, 1e-6))
+    assert found.names == ("statistics_of_each_microbatch",)
+
+
+@pytest.mark.parametrize("name", ["mean_of_means", "last_microbatch_only", "stale_count"])
+def test_a_mistake_is_named_where_parts_do_not_add_up_either(name):
+    assert diagnosis_of(with_reference(evidence(MISTAKES[name]))).names == (name,)
+
+
+def test_where_parts_add_up_their_mean_is_no_mistake():
+    """Off by 1.5 tolerances in one parameter, and by less in both together."""
+    of = evidence()
+    off = with_observed(of, **{"head.bias": of.observed["head.bias"] * (1 + 1.5e-12)})
+    assert diagnosis_of(off).names == ()
+
+
+def test_counts_on_which_a_formula_is_right_do_not_bring_it_in_where_parts_do_not_add_up():
+    """No label is ignored and no row padded: counting them too is the right formula here, and explains nothing."""
+    facts = replace(FACTS, labels=UNITS, positions=UNITS)
+    assert diagnosis_of(with_reference(evidence(facts=facts))).names == ("statistics_of_each_microbatch",)
+
+
 def test_a_missing_parameter_fits_nothing():
     of = evidence(MISTAKES["mean_of_means"])
     incomplete = replace(of, observed={"head.bias": of.observed["head.bias"]})

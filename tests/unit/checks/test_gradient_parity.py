@@ -6,6 +6,7 @@ import numpy
 import pytest
 from safetensors.numpy import save_file
 
+from ddp_tokens.checks.gradient_conditions import Conditions
 from ddp_tokens.checks.gradient_norms import is_finite
 from ddp_tokens.checks.gradient_parity import (
     Counted,
@@ -436,6 +437,20 @@ def test_what_the_counts_come_from_is_evidence_too(dumps, tmp_path):
     plan.write_text("{}")
     [verdict, *_] = check_gradient_parity(Tolerances(), references, gradients, Counted(facts, (plan,)))
     assert verdict.evidence[str(plan)] == sha256(plan)
+
+
+def test_conditions_are_stated_in_every_verdict_of_their_dtype(dumps, tmp_path):
+    references, gradients, facts = dumps
+    initial = tmp_path / "initial"
+    initial.write_text("weights")
+    conditions = Conditions(("frozen",), ("not mixed",), (initial,))
+    found = check_gradient_parity(Tolerances(), references, gradients, Counted(facts), conditions)
+    plain = check_gradient_parity(Tolerances(), references, gradients, Counted(facts))
+    assert [verdict.case for verdict in found] == [verdict.case for verdict in plain]
+    for verdict, before in zip(found, plain, strict=True):
+        ending = "; frozen; not mixed" if ".native." in verdict.case else "; frozen"
+        assert verdict.criterion == before.criterion + ending
+        assert verdict.evidence == before.evidence | {str(initial): sha256(initial)}
 
 
 def test_a_control_of_which_nothing_is_a_number_is_recognised_by_that(tmp_path):

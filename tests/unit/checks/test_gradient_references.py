@@ -83,6 +83,16 @@ def test_what_is_not_whole_is_named(paths, name):
         read(paths)
 
 
+def test_parts_that_need_not_add_up_are_read_and_still_must_be_whole(paths):
+    changed(paths["parts"], lambda arrays: [array.fill(0.0) for array in arrays.values()])
+    found = read_references(paths, {"first": FACTS}, adding_up=False)["first"]
+    assert not found.parts[0, 0]["head.bias"].any()
+    assert found.of_dtype["float64"]["head.bias"].any()
+    changed(paths["parts"], lambda arrays: arrays.pop("first/2/1/head.bias"))
+    with pytest.raises(EvidenceError, match=r"parts\.safetensors does not hold the parameters of"):
+        read_references(paths, {"first": FACTS}, adding_up=False)
+
+
 def test_a_reference_that_is_no_number_is_left_to_the_verdict(paths):
     for file in ("float64", "parts"):
         changed(paths[file], lambda arrays: [array.fill(numpy.nan) for array in arrays.values()])

@@ -4,11 +4,16 @@ import random
 
 import pytest
 
-from ddp_tokens.config import GeneratedCorpus
+from ddp_tokens.config import GeneratedCorpus, ResNet
 from ddp_tokens.controls.gradient_windows import (
+    BATCH_FROZEN,
+    BATCH_IN_TRAINING,
     CASES,
     CONTROLLED,
+    OF_LAYERS,
     REGULAR,
+    OfImages,
+    at_an_epochs_end,
     prepare_case,
     with_equal_units,
     with_microbatches,
@@ -17,6 +22,7 @@ from ddp_tokens.controls.gradient_windows import (
     without_units_in_one_microbatch,
     without_units_on_the_last_rank,
 )
+from ddp_tokens.corpora.images import label_of
 from ddp_tokens.corpora.lock import read_corpus
 from ddp_tokens.files import read_json
 from ddp_tokens.formulas import KNOWN_WRONG, RIGHT, alike_on, excluded_by, possible_on, window_facts
@@ -31,6 +37,7 @@ CORPUS = GeneratedCorpus(max_length=128)
     [
         (with_microbatches(1, UNITS), [[[3, 1]], [[9, 8]]]),
         (with_one_microbatch_less_on_rank_0(UNITS), [[[3, 1]], [[9, 8], [7, 7]]]),
+        (at_an_epochs_end(2, [[[1], [2], [3]], [[4], [5], [6]]]), [[[1]], [[4], [5]]]),
         (without_units_on_the_last_rank(UNITS), [[[3, 1], [2, 5]], [[0, 0], [0, 0]]]),
         (without_units_in_one_microbatch(UNITS), [[[3, 1], [2, 5]], [[0, 0], [7, 7]]]),
         (with_equal_units(4, UNITS), [[[4, 4], [4, 4]]] * 2),
@@ -63,7 +70,9 @@ def test_the_compared_window_has_the_cases_shape(prepared, case):
     assert facts.accumulation == case.accumulation
     assert facts.previous_units
     assert sum(map(sum, facts.labels)) > facts.total, "some labels are not supervised"
-    if case.batch > 1:
+    if case.of_images:
+        assert facts.positions == facts.labels, "an image is one position, so none is padded"
+    elif case.batch > 1:
         assert sum(map(sum, facts.positions)) > sum(map(sum, facts.labels)), "some rows are padded"
 
 
@@ -117,6 +126,53 @@ def test_the_right_variants_cover_what_they_should():
     assert {case.world_size for case in REGULAR} == {1, 2, 3, 4}
     assert {case.accumulation for case in REGULAR} == {1, 2, 3, 4}
     assert {case.batch for case in REGULAR} >= {1, 8}
+
+
+@pytest.mark.parametrize("case", [*OF_LAYERS, BATCH_IN_TRAINING], ids=lambda case: case.name)
+def test_ranks_and_microbatches_hold_unequal_numbers_of_images(prepared, case):
+    """Rank 0 has 1 to `batch` in each microbatch, rank 1 more, up to twice as many; not all of them count."""
+    facts = facts_of(prepared, case)
+    first, second = facts.labels
+    assert all(1 <= number <= case.batch for number in first)
+    assert all(case.batch < number <= 2 * case.batch for number in second)
+    assert facts.units_per_rank[0] < facts.units_per_rank[1]
+    assert len({number for of_rank in facts.labels for number in of_rank}) > 2
+    assert {units > 0 for of_rank in facts.units for units in of_rank} == {True}
+
+
+def test_rows_of_images_have_an_index_and_the_label_that_goes_with_it(prepared):
+    at = prepared(BATCH_FROZEN)
+    rows, lock = read_corpus(at.rows, at.lock)
+    indices = [row.index for row in rows.values()]
+    assert indices == list(range(len(rows)))
+    shape = {"classes": 4, "channels": 3, "height": 8, "width": 8}
+    assert (lock["shape"], lock["images"]["seed"]) == (shape, 17)
+    supervised = {row.labels[0] for row in rows.values()} - {-100}
+    assert len(supervised) > 1
+    assert all(row.labels[0] in (-100, label_of(row.index, 17, 4)) for row in rows.values())
+    assert {row.image().shape for row in rows.values()} == {(3, 8, 8)}
+
+
+def test_frozen_and_in_training_the_window_is_the_same(prepared):
+    """So that nothing but the statistics makes the difference, and not of groups either."""
+    together = [case for case in (*OF_LAYERS, BATCH_IN_TRAINING) if "short" not in case.name]
+    assert len(together) == 3
+    assert len({prepared(case).rows.read_bytes() for case in together}) == 1
+    assert len({prepared(case).plan.read_bytes() for case in together}) == 1
+
+
+def test_the_short_window_has_fewer_microbatches_than_others_and_one_rank_the_fewest(prepared):
+    facts = facts_of(prepared, CASES["batch_norm_frozen_short_window"])
+    assert [len(of_rank) for of_rank in facts.units] == [1, 2]
+    assert facts.accumulation == 3
+
+
+@pytest.mark.parametrize(
+    ("norm", "training", "uses"),
+    [("batch", True, True), ("sync_batch", True, True), ("batch", False, False), ("group", True, False)],
+)
+def test_statistics_of_rows_are_used_by_batch_norm_in_training(norm, training, uses):
+    assert OfImages(ResNet(norm=norm), training).uses_statistics == uses
 
 
 def test_the_same_case_gives_the_same_rows(prepared, tmp_path):

@@ -3,8 +3,9 @@ import re
 import pytest
 
 from ddp_tokens.checks.meanings import MEANINGS, meaning_of
+from ddp_tokens.config import ResNet
 from ddp_tokens.controls import evaluation_cases, gradient_cases, resume_cases, table
-from ddp_tokens.controls.gradient_windows import Case
+from ddp_tokens.controls.gradient_windows import Case, OfImages
 from ddp_tokens.controls.page import KINDS, NUMBERS, controls_page, fit
 from tests.unit.controls.synthetic import caught, judged, missed
 from tests.unit.test_report import text_of
@@ -95,6 +96,8 @@ def test_every_kind_and_check_is_explained():
 
 def test_case_is_described_by_its_shape_and_what_is_special():
     assert Case("a", 1, 1, 4).what == "1 rank, 1 microbatch of 4 rows"
+    images = OfImages(ResNet())
+    assert Case("c", 2, 2, 3, of_images=images).what == "2 ranks, 2 microbatches of 1 to 6 images"
     assert Case("b", 3, 4, 1, special="a rank without a unit").what == (
         "3 ranks, 4 microbatches of 1 row: a rank without a unit"
     )

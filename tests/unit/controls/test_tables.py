@@ -6,7 +6,7 @@ from ddp_tokens.checks.meanings import MEANINGS
 from ddp_tokens.checks.verdict import FAIL, INCONCLUSIVE, PASS
 from ddp_tokens.controls import evaluation_cases, gradient_cases, resume_cases
 from ddp_tokens.controls.evaluations import WAYS
-from ddp_tokens.controls.gradient_windows import CASES, REGULAR, SPECIAL
+from ddp_tokens.controls.gradient_windows import CASES, OF_LAYERS, REGULAR, SPECIAL
 from ddp_tokens.controls.gradients import ways
 from ddp_tokens.controls.resumes import VARIANTS
 from ddp_tokens.corpora.lock import Shape
@@ -54,9 +54,9 @@ def test_every_case_is_used_and_every_way_exists():
     assert {case.name for case in resume_cases.CASES} == set(VARIANTS)
 
 
-def test_every_regular_and_special_case_has_a_right_variant():
+def test_every_regular_and_special_case_and_every_kind_of_layer_has_a_right_variant():
     right = {variant.case.name for variant in gradient_cases.RIGHTS if variant.check == gradient_cases.PARITY}
-    assert right == {case.name for case in (*REGULAR, *SPECIAL)}
+    assert right == {case.name for case in (*REGULAR, *SPECIAL, *OF_LAYERS)}
 
 
 def test_the_workflow_starts_every_number_of_ranks_that_is_needed():
@@ -97,6 +97,7 @@ def test_the_names_of_every_known_failure_that_was_asked_for():
         "history_not_continued",
         "mean_of_batch_means",
         "padded_sampler",
+        "batch_norm_in_training",
     }
     assert asked <= set(of(FAIL))
 

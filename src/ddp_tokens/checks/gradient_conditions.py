@@ -1,0 +1,49 @@
+"""What in gradient parity is not as it is in training, or is though a reader could doubt it: stated in each verdict."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ddp_tokens.checks.tensor_files import read_arrays
+from ddp_tokens.checks.verdict import Verdict
+from ddp_tokens.config import Model, ResNet
+from ddp_tokens.files import digests
+from ddp_tokens.layout import NATIVE
+
+STATISTIC = "running_mean"
+FROZEN = "BatchNorm layers with frozen statistics (eval mode, the same initial buffers)"
+NO_STATISTICS = "normalization judged as in training: no layer uses statistics of rows"
+NOT_MIXED = "in float32, the dtype of the weights, without the mixed precision of training"
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """`sentences`: of every verdict. `of_native`: of those in the training dtype. `files`: what they were read from."""
+
+    sentences: tuple[str, ...] = ()
+    of_native: tuple[str, ...] = ()
+    files: tuple[Path, ...] = ()
+
+    def stated_in(self, verdict: Verdict, dtype: str) -> Verdict:
+        sentences = (*self.sentences, *(self.of_native if dtype == NATIVE else ()))
+        return replace(
+            verdict,
+            criterion="; ".join((verdict.criterion, *sentences)),
+            evidence={**verdict.evidence, **digests(self.files)},
+        )
+
+
+NOTHING_TO_STATE = Conditions()
+
+
+def conditions_of(model: Model, use_amp: bool, initial: Path) -> Conditions:
+    """`initial`: the initial weights. Layers that keep statistics of rows are told by their buffers."""
+    statistics = _statistics_said_of(model, list(read_arrays(initial)))
+    return Conditions(statistics, (NOT_MIXED,) if use_amp else (), (initial,) if statistics else ())
+
+
+def _statistics_said_of(model: Model, names: Sequence[str]) -> tuple[str, ...]:
+    """Nothing of a model that has no choice of normalization layers and none with statistics."""
+    if any(name.split(".")[-1] == STATISTIC for name in names):
+        return (FROZEN,)
+    return (NO_STATISTICS,) if isinstance(model, ResNet) else ()
