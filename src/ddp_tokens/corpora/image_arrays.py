@@ -134,11 +134,11 @@ def _form(path: Path, name: str) -> tuple[tuple[int, ...], str]:
             if version not in HEADERS:
                 raise ValueError(f"the header of {name} has version {version}, which is for records")
             shape, _, dtype = HEADERS[version](stream)
-            return shape, dtype.name
+            return shape, str(dtype.name)
     with _tensors(path, name) as tensors:
         header = tensors.get_slice(name)
         kind = header.get_dtype()
-        return tuple(header.get_shape()), TYPES.get(kind[0], kind[0]) + kind[1:]
+        return tuple(header.get_shape()), TYPES.get(kind[0], kind[0].lower()) + kind[1:].lower()
 
 
 def _read(path: Path, name: str) -> NDArray[Any]:

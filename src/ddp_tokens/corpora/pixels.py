@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from ddp_tokens.corpora.images import label_of
 
 WAVES = 2  # the most periods that a pattern has over an image: a shift by an eighth is a quarter period
+WEIGHT = 0.5  # of a wave against one with a period less
 
 
 def open_images(recipe: Mapping[str, Any]) -> Callable[[int], NDArray[Any]]:
@@ -49,11 +50,11 @@ def _maker(recipe: Mapping[str, Any]) -> Callable[[int], NDArray[Any]]:
 def pattern(generator: numpy.random.Generator, channels: int, height: int, width: int) -> NDArray[Any]:
     """Long waves with random weights, of mean 0 and standard deviation 1 over all pixels; float32.
 
-    Each is the same from left to right as from right to left, and changes little over an eighth of its size: so
-    augmentation by shifts and mirroring leaves it what it is.
+    It is its own mirror image, and changes little over an eighth of its size, so that augmentation by shifts and
+    mirroring leaves it what it is.
     """
-    down = numpy.stack([part(_periods(height, waves)) for waves in range(WAVES + 1) for part in (numpy.cos, numpy.sin)])
-    across = numpy.stack([numpy.cos(_periods(width, waves)) for waves in range(WAVES + 1)])
+    down = numpy.stack([_wave(part, height, waves) for waves in range(WAVES + 1) for part in (numpy.cos, numpy.sin)])
+    across = numpy.stack([_wave(numpy.cos, width, waves) for waves in range(WAVES + 1)])
     weights = generator.standard_normal((channels, len(down), len(across)))
     made = numpy.einsum("cij,ih,jw->chw", weights, down, across)
     made -= made.mean()
@@ -61,6 +62,7 @@ def pattern(generator: numpy.random.Generator, channels: int, height: int, width
     return scaled
 
 
-def _periods(pixels: int, waves: int) -> NDArray[Any]:
-    """The angle at the centre of each pixel."""
-    return 2 * numpy.pi * waves * (numpy.arange(pixels) + 0.5) / pixels
+def _wave(part: Callable[[NDArray[Any]], Any], pixels: int, waves: int) -> NDArray[Any]:
+    """By the angle at the centre of each pixel."""
+    wave: NDArray[Any] = WEIGHT**waves * part(2 * numpy.pi * waves * (numpy.arange(pixels) + 0.5) / pixels)
+    return wave
