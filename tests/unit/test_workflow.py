@@ -272,7 +272,7 @@ def test_images_that_prepare_would_refuse_are_refused_before_the_first_job(confi
     experiments.require_ready()
     (folder / "bee" / "more").mkdir()
     assert experiments.source_of_rows("mine") == []
-    with pytest.raises(CorpusError, match=r"bee/more is a folder"):
+    with pytest.raises(CorpusError, match=r"bee/more is no file"):
         experiments.require_ready()
 
 

@@ -98,8 +98,8 @@ def _images_of(folder: Path) -> list[str]:
     if not entries:
         raise CorpusError(f"class folder {folder} holds no image: add some or take it away")
     for entry in entries:
-        if entry.is_dir():
-            raise CorpusError(f"{entry} is a folder: images must lie in the folder of their class, and nothing else")
+        if not entry.is_file():  # a link may lead nowhere
+            raise CorpusError(f"{entry} is no file: images must lie in the folder of their class, and nothing else")
     return [entry.name for entry in entries]
 
 

@@ -262,7 +262,8 @@ BAD_FOLDERS = {
         lambda path: ((path / "dog").mkdir(), (path / "dog" / ".DS_Store").touch()),
         r"class folder .*/dog holds no image",
     ),
-    "a folder in a class": (lambda path: (path / "bee" / "more").mkdir(), r"bee/more is a folder: images must lie in"),
+    "a folder in a class": (lambda path: (path / "bee" / "more").mkdir(), r"bee/more is no file: images must lie in"),
+    "a link to nothing": (lambda path: (path / "bee" / "7.png").symlink_to("gone.png"), r"bee/7\.png is no file"),
 }  # fmt: skip
 
 
