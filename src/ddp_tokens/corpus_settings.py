@@ -86,17 +86,20 @@ class OwnImages(Section):
 
     kind: Literal["own_images"] = Field("own_images", description="images of a folder or a file")
     path: str = Field(
-        description="a folder CLASS/IMAGE, or a .npz or .safetensors file with `images`, (number, height, width) or "
-        "(number, channels, height, width), of type uint8 or float32 from 0 to 1, and `labels`, whole numbers from 0; "
+        description="a folder CLASS/IMAGE of files that Pillow reads, such as PNG or JPEG, or a .npz or .safetensors "
+        "file with `images`, (number, height, width), (number, channels, height, width) or (number, height, width, "
+        "channels), 1 or 3 channels, of type uint8 or float32 from 0 to 1, and `labels`, whole numbers from 0; "
         "relative paths start at the current folder"
     )
     train: Positive = Field(description="training images")
     validation: NonNegative = Field(0, description="validation images")
     test: Positive = Field(description="test images; the splits together may be fewer than there are")
-    channels: Literal[1, 3] = Field(3, description="of a folder: colours that a pixel is read as, 1 for grey")
+    channels: Literal[1, 3] | None = Field(
+        None, description="of a folder: colours that a pixel is read as, 1 for grey; when absent, 3"
+    )
     size: Annotated[int, Field(ge=4), NO_BOOLEAN] | None = Field(
         None,
-        description="of a folder: height and width that images are resized to; when absent, all need one size",
+        description="of a folder: height and width that images are resized to; when absent, all must have one size",
     )
 
 

@@ -8,11 +8,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapp
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from ddp_tokens.config import Experiment, OwnRows
+from ddp_tokens.config import Experiment, OwnImages, OwnRows
 from ddp_tokens.config_reading import load_experiment
 from ddp_tokens.control_settings import require_suitable
-from ddp_tokens.errors import ConfigError, LaunchError
-from ddp_tokens.files import write_text
+from ddp_tokens.corpora import own_images
+from ddp_tokens.errors import ConfigError, CorpusError, LaunchError
+from ddp_tokens.files import to_json, write_text
 from ddp_tokens.layout import Layout, checkpoint_name
 from ddp_tokens.locks import holders, lock_alone
 from ddp_tokens.prepare import require_preparable
@@ -99,17 +100,19 @@ class Experiments:
 
         A parameter of the rule would do, but Snakemake imports pandas to compare parameters, and prints both in full.
         """
-        document = settings_document(self.get(name), step)
-        digest = hashlib.sha256(document.encode()).hexdigest()[:16]
-        path = SETTINGS_FOLDER / name / f"{step}.{digest}.json"
-        if not path.is_file():
-            write_text(path, document)
-        return str(path)
+        return _file_by_content(name, step, settings_document(self.get(name), step))
 
     def source_of_rows(self, name: str) -> list[str]:
-        """The user's own file, where there is one: an input of prepare."""
+        """The user's own file, where there is one: an input of prepare. For a folder, a file that lists its images:
+        the time of a folder does not tell that an image in it has changed.
+        """
         corpus = self.get(name).corpus
-        return [corpus.path] if isinstance(corpus, OwnRows) else []
+        if isinstance(corpus, OwnImages) and Path(corpus.path).is_dir():
+            try:
+                return [_file_by_content(name, "images", to_json(own_images.stamps(Path(corpus.path))))]
+            except CorpusError:  # which require_ready will say
+                return []
+        return [corpus.path] if isinstance(corpus, OwnRows | OwnImages) else []
 
     def launch(self, name: str) -> str:
         """The beginning of a command that starts the experiment's ranks on this host."""
@@ -199,6 +202,14 @@ class Experiments:
                 f"device cuda needs {needed} GPU{'s' if needed > 1 else ''} (one per rank) and torch sees {seen}: "
                 "lower world_size, or set device to cpu"
             )
+
+
+def _file_by_content(name: str, what: str, document: str) -> str:
+    digest = hashlib.sha256(document.encode()).hexdigest()[:16]
+    path = SETTINGS_FOLDER / name / f"{what}.{digest}.json"
+    if not path.is_file():
+        write_text(path, document)
+    return str(path)
 
 
 def _stamp(run: Path) -> Path:

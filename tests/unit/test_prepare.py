@@ -14,6 +14,7 @@ from ddp_tokens.plan import make_shard, read_plan
 from ddp_tokens.prepare import prepare, require_preparable
 from ddp_tokens.steps import dump, view
 from tests.helpers import record, tiny_experiment, write_lines
+from tests.unit.corpora.image_data import pictures, write_folder
 
 GRAMMAR = {"kind": "verb_grammar", "train": 33, "validation": 4, "test": 8}
 
@@ -145,3 +146,26 @@ def test_a_row_without_tokens_is_refused_by_its_line_when_prepared_by_hand(tmp_p
     path = write_lines(tmp_path / "mine.jsonl", record("a", tokens=("x", "y")), {"id": "b", "split": "train"})
     with pytest.raises(CorpusError, match=r"mine\.jsonl, line 2: field 'tokens' is missing \(id 'b'\)"):
         prepare_in(tmp_path / "out", tiny_experiment(corpus={"path": str(path)}))
+
+
+def test_own_images_are_prepared_with_what_pins_them(tmp_path):
+    write_folder(tmp_path / "folder", *pictures())
+    corpus = {"kind": "own_images", "path": str(tmp_path / "folder"), "train": 7, "test": 3, "channels": 1}
+    experiment = tiny_experiment(corpus=corpus, workload="images", model={"kind": "resnet"}, accumulation=1)
+    require_preparable(experiment)
+    at = prepare_in(tmp_path / "out", experiment)
+    read, lock = read_corpus(at.rows, at.lock)
+    assert lock["images"]["class_names"] == ["ant", "bee", "cow"]
+    assert lock["shape"] == {"classes": 3, "channels": 1, "height": 8, "width": 6}
+    assert len(read_plan(at.plan, lock["corpus_sha256"], dump(experiment))) == 4
+    assert read["test-00002"].image().shape == (1, 8, 6)
+
+
+def test_too_few_images_are_refused_before_anything_is_written(tmp_path):
+    write_folder(tmp_path / "folder", *pictures())
+    corpus = {"kind": "own_images", "path": str(tmp_path / "folder"), "train": 9, "validation": 1, "test": 3}
+    experiment = tiny_experiment(corpus=corpus, workload="images", model={"kind": "resnet"})
+    for refuse in (require_preparable, lambda experiment: prepare_in(tmp_path / "out", experiment)):
+        with pytest.raises(CorpusError, match=r"= 9 \+ 1 \+ 3 = 13 images, but .*folder holds only 12: lower them"):
+            refuse(experiment)
+    assert not [found for found in (tmp_path / "out").rglob("*") if found.is_file()]

@@ -20,6 +20,7 @@ from ddp_tokens.workflow import (
     visible_gpus,
 )
 from tests.helpers import PROJECT
+from tests.unit.corpora.image_data import pictures, write_folder
 
 
 @pytest.fixture
@@ -235,6 +236,44 @@ def test_own_rows_are_an_input_of_prepare(configs):
     (configs / "mine.yaml").write_text("corpus: {path: rows.jsonl}")
     experiments = Experiments({"experiments": ["tiny", "mine"]})
     assert [experiments.source_of_rows(name) for name in experiments.names] == [[], ["rows.jsonl"]]
+
+
+def of_images(path):
+    return f"base: tiny.yaml\n{IMAGES}corpus: {{kind: own_images, path: {path}, train: 7, validation: 2, test: 3}}\n"
+
+
+IMAGES = "workload: images\nmodel: {kind: resnet, stages: [4]}\nbatch: 2\naccumulation: 1\n"
+
+
+def test_a_file_of_images_is_an_input_of_prepare(configs):
+    (configs / "mine.yaml").write_text(of_images("mine.npz"))
+    assert Experiments({"experiments": ["mine"]}).source_of_rows("mine") == ["mine.npz"]
+
+
+def test_a_folder_of_images_is_an_input_by_what_it_holds(configs):
+    """An image that is written over does not change the time of its folder, which is all that Snakemake looks at."""
+    folder = write_folder(configs.parent / "folder", *pictures())
+    (configs / "mine.yaml").write_text(of_images("folder"))
+    experiments = Experiments({"experiments": ["mine"]})
+    [before] = experiments.source_of_rows("mine")
+    assert Path(before).is_file()
+    assert experiments.source_of_rows("mine") == [before]
+    (folder / "bee" / "005.png").write_text("longer than nothing")
+    [after] = experiments.source_of_rows("mine")
+    assert after != before
+
+
+def test_images_that_prepare_would_refuse_are_refused_before_the_first_job(configs):
+    (configs / "mine.yaml").write_text(of_images("folder"))
+    experiments = Experiments({"experiments": ["mine"]})
+    with pytest.raises(CorpusError, match=r"corpus\.path folder does not exist"):
+        experiments.require_ready()
+    folder = write_folder(configs.parent / "folder", *pictures())
+    experiments.require_ready()
+    (folder / "bee" / "more").mkdir()
+    assert experiments.source_of_rows("mine") == []
+    with pytest.raises(CorpusError, match=r"bee/more is no file"):
+        experiments.require_ready()
 
 
 def test_rows_that_prepare_would_refuse_are_refused_before_the_first_job(configs):

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ddp_tokens.config import Corpus, Images, OwnImages, OwnRows, VerbGrammar
-from ddp_tokens.corpora import generated, images, own_rows, verb_grammar
+from ddp_tokens.corpora import generated, images, own_images, own_rows, verb_grammar
 from ddp_tokens.corpora.rows import Row
 
 
@@ -20,15 +20,18 @@ def rows(corpus: Corpus, seed: int) -> Iterator[Row]:
     if isinstance(corpus, Images):
         return images.make(corpus, seed)
     if isinstance(corpus, OwnImages):
-        raise NotImplementedError
+        return own_images.make(corpus, seed)
     return generated.make(corpus, seed)
 
 
 def recipe_of_images(corpus: Corpus, seed: int) -> dict[str, Any] | None:
-    """How the pixels behind the rows are made or read, for the lock; None where rows are no images."""
+    """How the pixels behind the rows are made or read, for the lock; None where rows are no images.
+
+    Raises CorpusError, naming the file, where they cannot be read.
+    """
     if isinstance(corpus, Images):
         return images.recipe(corpus, seed)
-    return None
+    return own_images.recipe(corpus) if isinstance(corpus, OwnImages) else None
 
 
 def vocabulary(corpus: Corpus, seed: int) -> list[str] | None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ddp_tokens.config import Corpus, GeneratedCorpus, OwnImages, OwnRows
+from ddp_tokens.corpora import own_images
 from ddp_tokens.corpora.rows import SPLITS, UNSUPERVISED, Row, supervised
 from ddp_tokens.errors import PREPARE_AGAIN, CorpusError
 from ddp_tokens.files import json_line, read_json, read_json_lines, replacing, sha256, write_json
@@ -124,7 +125,10 @@ def read_lock(rows_path: Path | str, lock_path: Path | str) -> dict[str, Any]:
 
 
 def require_same_source(corpus: Corpus, lock: dict[str, Any], lock_path: Path | str) -> None:
-    """Raises CorpusError when the user's own file is no longer the one that was prepared."""
+    """Raises CorpusError when the user's own files are no longer those that were prepared; rows that are gone are not
+    missed, since they were copied."""
+    if isinstance(corpus, OwnImages):
+        own_images.require_same(lock["images"])
     if not isinstance(corpus, OwnRows) or not Path(corpus.path).is_file():
         return
     if sha256(corpus.path) != lock.get("source_sha256"):

@@ -1,16 +1,18 @@
 import dataclasses
 import pydoc_data.topics
 
+import numpy
 import pytest
 
-from ddp_tokens.config import GeneratedCorpus, OwnRows
-from ddp_tokens.corpora import rows, vocabulary
-from ddp_tokens.corpora.lock import Shape, read_corpus, require_same_source, shape_in, write_corpus
+from ddp_tokens.config import GeneratedCorpus, Images, OwnImages, OwnRows
+from ddp_tokens.corpora import recipe_of_images, rows, vocabulary
+from ddp_tokens.corpora.lock import ImageShape, Shape, read_corpus, require_same_source, shape_in, write_corpus
 from ddp_tokens.corpora.rows import UNSUPERVISED
 from ddp_tokens.errors import CorpusError
 from ddp_tokens.files import sha256
 from ddp_tokens.plan import counts_per_rank, make_plan, windows_to_compare
 from tests.helpers import TINY_CORPUS, make_row, record, write_lines
+from tests.unit.corpora.image_data import pictures, write_folder, write_npz
 
 TINY = GeneratedCorpus(**TINY_CORPUS)
 GOOD = (record("a", tokens=(3, 1), labels=(0, 2)), record("b", "test", (0,), (1,)))
@@ -169,3 +171,75 @@ def test_the_lock_holds_the_words_where_tokens_are_words(tmp_path, paths):
     assert read_corpus(*paths)[1]["vocabulary"] == ["x", "y", "z"]
     prepare(TINY, paths)
     assert "vocabulary" not in read_corpus(*paths)[1]
+
+
+def lock_images(corpus, paths):
+    write_corpus(rows(corpus, 17), corpus, *paths, images=recipe_of_images(corpus, 17))
+    return read_corpus(*paths)
+
+
+def own_images(path):
+    return OwnImages(path=str(path), train=7, validation=2, test=3)
+
+
+def test_the_images_behind_the_rows_are_those_of_the_lock(paths):
+    corpus = Images(train=5, validation=0, test=3, classes=4, size=6, noise=0.5)
+    read, lock = lock_images(corpus, paths)
+    assert list(read.values()) == list(rows(corpus, 17))
+    assert shape_in(lock) == ImageShape(classes=4, channels=3, height=6, width=6)
+    assert lock["counts"]["train"] == {"rows": 5, "tokens": 0, "supervised": 5}
+    again, _ = read_corpus(*paths)
+    one, other = read["test-00001"].image(), again["test-00001"].image()
+    assert (one.shape, one.dtype) == ((3, 6, 6), numpy.float32)
+    assert numpy.array_equal(one, other)
+    require_same_source(corpus, lock, paths[1])
+
+
+def test_own_images_of_a_file_are_those_that_were_locked(tmp_path, paths):
+    images, labels = pictures()
+    corpus = own_images(write_npz(tmp_path / "mine.npz", images=images, labels=labels))
+    read, lock = lock_images(corpus, paths)
+    assert shape_in(lock) == ImageShape(classes=3, channels=1, height=8, width=6)
+    for row in read.values():
+        assert row.image() == pytest.approx(images[row.index] / 127.5 - 1, abs=1e-6)
+    require_same_source(corpus, lock, paths[1])
+    write_npz(tmp_path / "mine.npz", images=images[::-1], labels=labels)
+    with pytest.raises(CorpusError, match=r"mine\.npz has changed since prepare .*: prepare again"):
+        require_same_source(corpus, lock, paths[1])
+    with pytest.raises(CorpusError, match=r"mine\.npz has changed since prepare .*: prepare again"):
+        read_corpus(*paths)[0]["train-00000"].image()
+    (tmp_path / "mine.npz").unlink()
+    with pytest.raises(CorpusError, match=r"mine\.npz is gone since prepare: put it back, or prepare again"):
+        require_same_source(corpus, lock, paths[1])
+
+
+@pytest.mark.parametrize(("change", "problem"), [("new", "bee/new.png is new"), ("gone", "bee/005.png is gone")])
+def test_a_folder_must_hold_the_images_that_were_locked(tmp_path, paths, change, problem):
+    folder = write_folder(tmp_path / "folder", *pictures())
+    corpus = own_images(folder)
+    _, lock = lock_images(corpus, paths)
+    require_same_source(corpus, lock, paths[1])
+    if change == "new":
+        (folder / "bee" / "new.png").touch()
+    else:
+        (folder / "bee" / "005.png").unlink()
+    with pytest.raises(CorpusError, match=rf"folder has changed since prepare \({problem}\): prepare again"):
+        require_same_source(corpus, lock, paths[1])
+
+
+def test_a_folder_that_is_gone_is_named(tmp_path, paths):
+    folder = write_folder(tmp_path / "folder", *pictures())
+    corpus = own_images(folder)
+    _, lock = lock_images(corpus, paths)
+    folder.rename(tmp_path / "elsewhere")
+    with pytest.raises(CorpusError, match=r"folder is gone since prepare: put it back, or prepare again"):
+        require_same_source(corpus, lock, paths[1])
+    assert len(read_corpus(*paths)[0]) == 12  # who needs no pixels does without them
+
+
+def test_images_that_are_refused_leave_nothing_behind(tmp_path, paths):
+    folder = write_folder(tmp_path / "folder", *pictures())
+    (folder / "bee" / "005.png").write_text("no image")
+    with pytest.raises(CorpusError, match=r"bee/005\.png cannot be read as an image"):
+        lock_images(own_images(folder), paths)
+    assert not paths[0].exists()
