@@ -16,7 +16,10 @@ FIRST_SCALE, BACKOFF = 2.0**24, 2.0**-8  # the first update overflows, those at 
 
 
 class NormalizedHead(torch.nn.Module):
-    """BatchNorm over all positions of a microbatch, before the head."""
+    """BatchNorm over all positions of a microbatch, added to what came in, before the head.
+
+    In its place it would make the loss blind to the scales and shifts of the LayerNorm before, which would not move.
+    """
 
     def __init__(self, head: torch.nn.Linear) -> None:
         super().__init__()
@@ -25,7 +28,7 @@ class NormalizedHead(torch.nn.Module):
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """(rows, positions, width) to (rows, positions, classes)."""
-        logits: torch.Tensor = self.head(self.norm(hidden.flatten(0, 1)).view_as(hidden))
+        logits: torch.Tensor = self.head(hidden + self.norm(hidden.flatten(0, 1)).view_as(hidden))
         return logits
 
 
