@@ -143,7 +143,7 @@ class Loop:
         with within(group):
             model = wrap_for_ddp(bare, keep_first_layout=False)
         optimizer = build_optimizer(model, experiment.optimizer)
-        how = how_of(experiment, optimizer, measured.prepared.training_rows, "cpu")
+        how = how_of(experiment, optimizer, measured.prepared.windows_per_epoch, "cpu")
         rank = measured.world.rank
         return cls(measured, World(rank, rank, processes), group, model, state_of(bare, optimizer, how), how)
 

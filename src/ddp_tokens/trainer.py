@@ -1,7 +1,7 @@
 """The training loop: one, for every experiment."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -46,11 +46,17 @@ class How:
     loading: Loading = field(default_factory=Loading)
 
 
-def how_of(experiment: Experiment, optimizer: torch.optim.Optimizer, training_rows: int, device: str) -> How:
+def how_of(
+    experiment: Experiment,
+    optimizer: torch.optim.Optimizer,
+    windows_per_epoch: Callable[[Experiment], int],
+    device: str,
+) -> How:
+    """`windows_per_epoch`: of the plan, see Prepared."""
     return How(
         experiment.optimizer.clip_norm,
         precision_of(experiment, device),
-        schedule_of(experiment, optimizer, training_rows),
+        schedule_of(experiment, optimizer, windows_per_epoch),
         Loading(experiment.workers, experiment.augmentation, experiment.seed),
     )
 

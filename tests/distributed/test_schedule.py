@@ -70,6 +70,15 @@ def test_a_resume_inside_an_epoch_has_the_same_rates_and_bits(scheduled, name):
     assert moved > 1e-3
 
 
+def test_epochs_are_those_of_the_plan_also_where_its_windows_are_dealt_to_fewer_ranks(copied):
+    """Planned for one rank, 13 rows would make four windows and not two: the rate would not fall after update 2."""
+    assert [rank["code"] for rank in copied.train("--interrupt-at", "1")] == [0, 0]
+    interrupted, alone = copied.at.checkpoint("interrupt", 1), Tiny(copied.folder, 1)
+    more = ("--resume", str(interrupted), "--world-size", "1", "--allow-repartition")
+    assert [rank["code"] for rank in alone.train(*more)] == [0]
+    assert rates(alone, "resume") == rates(copied, "continuous")
+
+
 @pytest.fixture
 def copied(scheduled, tmp_path) -> Tiny:
     return Tiny(shutil.copytree(scheduled("epoch").folder, tmp_path / "tiny"), 2)

@@ -28,11 +28,15 @@ def experiment(**settings):
     )
 
 
-def rates(of, rows=ROWS):
+def windows_of(of):
+    return of.windows_per_epoch(ROWS)
+
+
+def rates(of):
     """Before each update, and after the last."""
     weight = torch.nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.SGD([weight], lr=LR)
-    schedule = schedule_of(of, optimizer, rows)
+    schedule = schedule_of(of, optimizer, windows_of)
     found = [optimizer.param_groups[0]["lr"]]
     for step in range(1, of.steps + 1):
         schedule.after(step)
@@ -70,7 +74,7 @@ def test_per_update_it_falls_after_each():
 
 def test_without_a_schedule_there_is_none():
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=LR)
-    assert schedule_of(Experiment(name="a"), optimizer, ROWS) is None
+    assert schedule_of(Experiment(name="a"), optimizer, windows_of) is None
     assert "initial_lr" not in optimizer.param_groups[0]
 
 
