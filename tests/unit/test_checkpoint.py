@@ -417,6 +417,22 @@ def test_an_extra_that_only_one_side_has_is_refused(tmp_path):
         load(tmp_path / "without", scaled, IDENTITY, World())
 
 
+@pytest.mark.parametrize("edit", [lambda state: state.pop("scale"), lambda state: state.update(more=1)])
+def test_an_extra_with_other_parts_is_refused_before_anything_is_changed(tmp_path, edit):
+    """GradScaler.load_state_dict would raise a KeyError, with weights and optimizer loaded already."""
+    directory = tmp_path / "step-0002"
+    save(directory, with_extras(fresh_run(2)), IDENTITY, World())
+    document = read_json(directory / "common.json")
+    edit(document["extras"]["scaler"])
+    write_json(directory / "common.json", document)
+    write_json(directory / "manifest.json", make_manifest(directory, step=2, world_size=1))
+    state = with_extras(new_state(seed=99))
+    before = tensors_of(state)
+    with pytest.raises(CheckpointError, match=r"common\.json holds a state of scaler with other parts than this run's"):
+        load(directory, state, IDENTITY, World())
+    assert_same_tensors(tensors_of(state), before)
+
+
 def test_an_extra_that_json_would_change_is_refused_when_written(tmp_path):
     """MultiStepLR counts its milestones by number; as text they would never be met again."""
     state = fresh_run(1)
