@@ -91,8 +91,9 @@ def train(
     ids per microbatch, its units and its loss sum.
     Raises on every rank alike: EmptyWindowError, before any backward, when a window has no supervised unit;
     before the update is applied, WorkloadError when the workload sums over other units than the corpus counts, and
-    DivergedError when the loss or, with `clip_norm`, the gradient's norm is not a number; with a loss scale, when an
-    update overflows that is not scaled up.
+    DivergedError when the loss or, with `clip_norm`, the gradient's norm is not a number. With a loss scale, only the
+    update tells whether it overflowed: DivergedError comes after one that was made with such a norm, or that was
+    skipped although its loss was not scaled up.
     """
     model.train()
     how = how or How()
