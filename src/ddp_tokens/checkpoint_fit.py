@@ -62,6 +62,10 @@ def require_extras(directory: Path, written: Mapping[str, Any], held: Mapping[st
         if name not in held or not isinstance(written.get(name), dict):
             problem = "has a state of" if name in written else "has no state of"
             raise CheckpointError(f"{directory / COMMON} {problem} {name}, other than this run: {OTHER_RUN}")
+        if set(written[name]) != set(held[name].state_dict()):
+            raise CheckpointError(
+                f"{directory / COMMON} holds a state of {name} with other parts than this run's: {OTHER_RUN}"
+            )
 
 
 def require_generators(contents: Contents, tensors: Sequence[Tensors], device: str) -> list[Generators]:

@@ -10,7 +10,7 @@ UserError
 ├── LaunchError            ranks were started in another way than the experiment says
 ├── CheckpointError        a checkpoint is missing, incomplete, altered, or of another experiment
 ├── RankFailedError        another rank failed or does not go on, so a collective of this one could not end
-├── DivergedError          the loss or the gradient's norm of an update is not a number
+├── DivergedError          the loss or the gradient's norm of an update is not a number, or too large for float16
 ├── UnprovenGradientError  training was asked for although a verdict is not as expected
 ├── GateError              the chain is done and an outcome is not the expected one
 └── EvidenceError          a file that a check or a figure reads is missing or malformed

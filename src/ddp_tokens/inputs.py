@@ -20,9 +20,12 @@ from ddp_tokens.workloads import Workload
 
 @dataclass(frozen=True)
 class Prepared:
+    """`planned_for`: ranks that the plan was made for, where its windows are dealt to another number."""
+
     rows: Mapping[str, Row]
     lock: Mapping[str, Any]
     plan: Plan
+    planned_for: int | None = None
 
     @property
     def shape(self) -> Shape | ImageShape:
@@ -31,6 +34,11 @@ class Prepared:
     @property
     def training_rows(self) -> int:
         return int(self.lock["counts"]["train"]["rows"])
+
+    def windows_per_epoch(self, experiment: Experiment) -> int:
+        """Of the plan, whoever computes its windows."""
+        planned_for = self.planned_for or experiment.world_size
+        return experiment.model_copy(update={"world_size": planned_for}).windows_per_epoch(self.training_rows)
 
 
 def read_prepared(experiment: Experiment, at: Layout, repartitioned: bool = False) -> Prepared:
@@ -45,7 +53,7 @@ def read_prepared(experiment: Experiment, at: Layout, repartitioned: bool = Fals
     if repartitioned:
         any_size = {name: value for name, value in settings.items() if name != "world_size"}
         plan = read_plan(at.plan, lock["corpus_sha256"], any_size)
-        return Prepared(rows, lock, dealt(plan, experiment.world_size))
+        return Prepared(rows, lock, dealt(plan, experiment.world_size), len(plan[0]))
     return Prepared(rows, lock, read_plan(at.plan, lock["corpus_sha256"], settings))
 
 

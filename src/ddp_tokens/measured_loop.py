@@ -37,6 +37,12 @@ class Measured:
     everyone: dist.ProcessGroup
 
     @property
+    def plan(self) -> Plan:
+        """Without windows, such as the last of an epoch, that hold too few rows for the most processes."""
+        most = max(self.experiment.measured_processes)
+        return [window for window in self.prepared.plan if sum(len(rows) for of in window for rows in of) >= most]
+
+    @property
     def unit(self) -> str:
         return unit_of(self.workload)
 
@@ -64,7 +70,7 @@ class Loop:
         with within(group):
             model = wrap_for_ddp(bare, keep_first_layout=False)
         optimizer = build_optimizer(model, experiment.optimizer)
-        how = how_of(experiment, optimizer, measured.prepared.training_rows, "cpu")
+        how = how_of(experiment, optimizer, measured.prepared.windows_per_epoch, "cpu")
         rank = measured.world.rank
         return cls(measured, World(rank, rank, processes), group, model, state_of(bare, optimizer, how), how)
 
@@ -78,7 +84,7 @@ class Loop:
     def run(self, scaling: str) -> Record:
         """Train through the measured windows; seconds from one barrier of these ranks to another."""
         windows = self.measured.experiment.scaling.windows
-        plan = plan_for(scaling, self.measured.prepared.plan, self.world.size)[:windows]
+        plan = plan_for(scaling, self.measured.plan, self.world.size)[:windows]
         units = sum(sum(counts_per_rank(window, self.measured.prepared.rows)) for window in plan)
         with within(self.group):
             updates = self.updates(plan)

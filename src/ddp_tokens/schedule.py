@@ -1,6 +1,7 @@
 """The learning rate over a run: torch's scheduler, moved on after each epoch or each update."""
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch.optim import Optimizer
@@ -26,11 +27,16 @@ class Schedule:
                 self.scheduler.step()
 
 
-def schedule_of(experiment: Experiment, optimizer: Optimizer, training_rows: int) -> Schedule | None:
-    """None where the learning rate is constant. A run that ends inside an epoch counts that epoch."""
+def schedule_of(
+    experiment: Experiment, optimizer: Optimizer, windows_per_epoch: Callable[[Experiment], int]
+) -> Schedule | None:
+    """None where the learning rate is constant. A run that ends inside an epoch counts that epoch.
+
+    `windows_per_epoch` is called only where there are epochs.
+    """
     settings = experiment.schedule
     if not isinstance(settings, Cosine):
         return None
-    every = 1 if settings.per == "update" else experiment.windows_per_epoch(training_rows)
+    every = 1 if settings.per == "update" else windows_per_epoch(experiment)
     scheduler = CosineAnnealingLR(optimizer, T_max=-(-experiment.steps // every), eta_min=settings.final_lr)
     return Schedule(scheduler, every)

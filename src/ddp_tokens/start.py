@@ -42,6 +42,7 @@ def take_start(state: TrainingState, when_seeded: Mapping[str, str], world: Worl
         "held": held,
         "generators_when_seeded": dict(when_seeded),
         "tensors": {MODEL: len(model), OPTIMIZER: len(optimizer)},
+        "buffers": sorted({name for name, _ in state.model.named_buffers()} & set(model)),
         "records": {"history": len(state.history), "rank_history": len(state.rank_history)},
     }
     return StartRecord(document, generators.tensors)

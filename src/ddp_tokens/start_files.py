@@ -14,6 +14,12 @@ from ddp_tokens.checkpoint_files import MODEL, OPTIMIZER, PLAIN_GENERATORS, TORC
 from ddp_tokens.files import sha256_of_bytes, sha256_of_json
 
 GENERATORS = (*PLAIN_GENERATORS, *TORCH_GENERATORS)
+SCHEDULE, SCALER = "schedule", "scaler"  # extras of a training state that the project itself has
+
+
+def part_of_extra(name: str) -> str:
+    """What an extra's state is called among the digests of what is held."""
+    return f"extras.{name}"
 
 
 def start_state(rank: int) -> str:
@@ -46,6 +52,6 @@ def held_digests(
         "optimizer_scalars": sha256_of_json(common["optimizer"]),
         "history": sha256_of_json(common["history"]),
         "rank_history": sha256_of_json(rank_part["history"]),
-        **({"extras": sha256_of_json(common["extras"])} if common["extras"] else {}),
+        **{part_of_extra(name): sha256_of_json(state) for name, state in sorted(common["extras"].items())},
         **generators,
     }

@@ -102,7 +102,7 @@ def run_training(
     key = working_key(run, until, identity, world, code_of(experiment, run), resume)
     every = experiment.checkpoint_every
     if experiment.save_every:
-        every = experiment.save_every * experiment.windows_per_epoch(prepared.training_rows)
+        every = experiment.save_every * prepared.windows_per_epoch(experiment)
     working = Working(at.working(run, key), every, experiment.keep, identity, world)
     stop = stop or Stop()
     finder = checkpoint_finder(at.run(run).parent, identity, until)
@@ -136,7 +136,7 @@ def begin(experiment: Experiment, prepared: Prepared, initial: Path, world: Worl
     bare = initial_model(experiment, workload, prepared.shape, initial, world.device, torch.float32)
     model = wrap_for_ddp(bare)
     optimizer = build_optimizer(model, experiment.optimizer)
-    how = how_of(experiment, optimizer, prepared.training_rows, world.device)
+    how = how_of(experiment, optimizer, prepared.windows_per_epoch, world.device)
     return Begun(workload, model, state_of(bare, optimizer, how), when_seeded, how)
 
 

@@ -1,7 +1,7 @@
 """The training loop: one, for every experiment."""
 
 import math
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -20,11 +20,10 @@ from ddp_tokens.plan import Plan, microbatches_of
 from ddp_tokens.precision import Precision, precision_of
 from ddp_tokens.progress import DATA, OPTIMIZER, UNWATCHED, Progress
 from ddp_tokens.schedule import Schedule, schedule_of
+from ddp_tokens.start_files import SCALER, SCHEDULE
 from ddp_tokens.window import accumulate, count_window, sums_of_window
 from ddp_tokens.workloads import Workload, counter
 from ddp_tokens.world import World
-
-SCHEDULE, SCALER = "schedule", "scaler"
 
 
 def build_optimizer(model: torch.nn.Module, settings: Optimizer) -> torch.optim.Optimizer:
@@ -47,11 +46,17 @@ class How:
     loading: Loading = field(default_factory=Loading)
 
 
-def how_of(experiment: Experiment, optimizer: torch.optim.Optimizer, training_rows: int, device: str) -> How:
+def how_of(
+    experiment: Experiment,
+    optimizer: torch.optim.Optimizer,
+    windows_per_epoch: Callable[[Experiment], int],
+    device: str,
+) -> How:
+    """`windows_per_epoch`: of the plan, see Prepared."""
     return How(
         experiment.optimizer.clip_norm,
         precision_of(experiment, device),
-        schedule_of(experiment, optimizer, training_rows),
+        schedule_of(experiment, optimizer, windows_per_epoch),
         Loading(experiment.workers, experiment.augmentation, experiment.seed),
     )
 
@@ -81,12 +86,14 @@ def train(
 
     A global record holds `step`, `units` (the denominator), `loss_sum` and `loss`, the mean over all supervised units
     of the window, and besides, each where there is such a thing: `correct`, of the units; `lr`, with a schedule;
-    `gradient_norm`, the norm of the window's gradient before clipping; `scale`, of the losses, and `skipped`, whether
-    an overflow kept the update from being made. A rank's record holds its row ids per microbatch, its units and its
-    loss sum.
+    `gradient_norm`, that of the window before clipping and without the loss scale, None where it overflowed; `scale`,
+    of the losses, and `skipped`, whether an overflow kept the update from being made. A rank's record holds its row
+    ids per microbatch, its units and its loss sum.
     Raises on every rank alike: EmptyWindowError, before any backward, when a window has no supervised unit;
     before the update is applied, WorkloadError when the workload sums over other units than the corpus counts, and
-    DivergedError when the loss or, with `clip_norm` and without a loss scale, the gradient's norm is not a number.
+    DivergedError when the loss or, with `clip_norm`, the gradient's norm is not a number. With a loss scale, only the
+    update tells whether it overflowed: DivergedError comes after one that was made with such a norm, or that was
+    skipped although its loss was not scaled up.
     """
     model.train()
     how = how or How()
@@ -136,30 +143,43 @@ def _update(model: DistributedDataParallel, optimizer: torch.optim.Optimizer, ho
     if how.schedule is not None:
         told["lr"] = optimizer.param_groups[0]["lr"]
     scaler.unscale_(optimizer)
-    if how.clip_norm is not None:
-        told["gradient_norm"] = _clip(model, how.clip_norm, step, scaler.is_enabled())
+    norm = _clip(model, how.clip_norm)
+    if not scaler.is_enabled():
+        _require_finite("gradient's norm", norm, step)
     scale = scaler.get_scale()
     scaler.step(optimizer)
     scaler.update()
+    if how.clip_norm is not None:
+        told["gradient_norm"] = norm if math.isfinite(norm) else None
     if scaler.is_enabled():
         told |= {"scale": scale, "skipped": scaler.get_scale() < scale}
+        _require_worth_scaling(scale, told["skipped"], norm, step)
     if how.schedule is not None:
         how.schedule.after(step)
     return told
 
 
-def _clip(model: DistributedDataParallel, clip_norm: float, step: int, scaled: bool) -> float | None:
-    """The norm before clipping, None of an overflow that a loss scale made: that update is skipped.
+def _clip(model: DistributedDataParallel, clip_norm: float | None) -> float:
+    """The norm before clipping; 0 where nothing is clipped.
 
     After the averaging every rank holds the same bits, and so decides alike.
     """
-    norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), clip_norm))
-    if scaled and not math.isfinite(norm):
-        return None
-    _require_finite("gradient's norm", norm, step)
-    return norm
+    if clip_norm is None:
+        return 0.0
+    return float(torch.nn.utils.clip_grad_norm_(model.parameters(), clip_norm))
 
 
 def _require_finite(name: str, value: float, step: int) -> None:
     if not math.isfinite(value):
         raise DivergedError(f"the {name} of update {step} is {value}: lower the learning rate or look at the rows")
+
+
+def _require_worth_scaling(scale: float, skipped: bool, norm: float, step: int) -> None:
+    """A gradient that overflows as it is will not do better: without this, every further update would be skipped."""
+    if not skipped:
+        _require_finite("gradient's norm", norm, step)
+    elif scale <= 1:
+        raise DivergedError(
+            f"the gradient of update {step} overflows float16 although its loss is not scaled up (scale {scale:g}): "
+            "lower the learning rate, look at the rows, or set amp_dtype to bfloat16"
+        )

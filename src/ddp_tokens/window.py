@@ -9,7 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddp_tokens.corpora.rows import Row, supervised_in
 from ddp_tokens.distributed import global_count, sum_over_ranks
-from ddp_tokens.errors import EmptyWindowError
+from ddp_tokens.errors import EmptyWindowError, WorkloadError
 from ddp_tokens.precision import Precision
 from ddp_tokens.progress import BACKWARD, FORWARD, REDUCING_BACKWARD, UNWATCHED, Progress
 from ddp_tokens.workloads import Workload, require_same_units
@@ -60,12 +60,22 @@ def accumulate(
             with progress.spent(FORWARD), precision.autocast():
                 outputs = workload.forward(model, batch)
                 loss, units_of_batch = workload.loss_sum(outputs, batch)
+            _require_precise(loss, precision)
             with progress.entered(REDUCTION, REDUCING_BACKWARD) if is_last else progress.spent(BACKWARD):
                 precision.scaler.scale(normalize(loss)).backward()
         observe(outputs, batch)
         losses.append(loss.detach())
         units += units_of_batch
     return float(torch.stack(losses).double().sum()), float(units)
+
+
+def _require_precise(loss: torch.Tensor, precision: Precision) -> None:
+    """Sums of half precision keep 8 or 11 bits: loss and gradient would depend on the order of the rows."""
+    if loss.dtype == precision.dtype:
+        raise WorkloadError(
+            f"the workload sums its losses in {str(loss.dtype).removeprefix('torch.')} when use_amp is set: let its "
+            "loss_sum add up .float() values, as cross_entropy does by itself"
+        )
 
 
 def sum_window(workload: Workload, window: str, loss_sum: float, summed: float, counted: int, world: World) -> float:

@@ -13,7 +13,9 @@ from ddp_tokens.distributed import barrier, global_count, wrap_for_ddp
 from ddp_tokens.errors import DivergedError
 from ddp_tokens.files import read_json_lines
 from ddp_tokens.normalization import global_token_loss
+from ddp_tokens.precision import Precision
 from ddp_tokens.trainer import How, build_optimizer, train
+from ddp_tokens.window import accumulate
 from ddp_tokens.world import World
 from tests.distributed.ranks import run_ranks
 from tests.distributed.tiny import SETTINGS, SquaredError, Tiny, prepared, row
@@ -23,13 +25,36 @@ PLAN = [[[["20"], ["-18"]], [["22"], ["-16"]]]]
 LR = 0.5
 
 
-def train_clipped(world: World, clip_norm: float | None) -> dict[str, Any]:
+def train_clipped(world: World, clip_norm: float | None, scale: float | None = None) -> dict[str, Any]:
+    """`scale`: of the losses. `clips`: how often a norm was taken."""
+    clips, clip = [], torch.nn.utils.clip_grad_norm_
+
+    def counted(*given: Any) -> Any:
+        clips.append(given)
+        return clip(*given)
+
+    torch.nn.utils.clip_grad_norm_ = counted
+    precision = Precision() if scale is None else Precision(scaler=torch.amp.GradScaler("cpu", init_scale=scale))
     bare = SquaredError().build_model(None, None)
     model = wrap_for_ddp(bare)
     state = TrainingState(bare, build_optimizer(model, Sgd(lr=LR, momentum=0)))
-    records = list(train(model, state, SquaredError(), PLAN, ROWS, world, 1, How(clip_norm)))
+    records = list(train(model, state, SquaredError(), PLAN, ROWS, world, 1, How(clip_norm, precision)))
     assert records == state.history
-    return {"theta": float(bare.theta), **records[0]}
+    return {"theta": float(bare.theta), "clips": len(clips), **records[0]}
+
+
+def clip_before_unscaling(world: World, clip_norm: float, scale: float) -> float:
+    """Wrong: the norm is that of the scaled gradient."""
+    workload = SquaredError()
+    bare = workload.build_model(None, None)
+    model = wrap_for_ddp(bare)
+    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=LR), torch.amp.GradScaler("cpu", init_scale=scale)
+    normalize = partial(global_token_loss, global_count=4, world_size=world.size)
+    batches = [workload.collate([ROWS[name]]) for [name] in PLAN[0][world.rank]]
+    accumulate(model, workload, batches, normalize, precision=Precision(scaler=scaler))
+    torch.nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
+    scaler.step(optimizer)
+    return float(bare.theta)
 
 
 def clip_per_microbatch(world: World, clip_norm: float) -> float:
@@ -64,13 +89,30 @@ def test_clip_per_microbatch(tmp_path):
         assert theta == pytest.approx(-LR * 16 / (16 + 1e-6), rel=1e-14)
 
 
+@pytest.mark.parametrize("scale", [2.0**-10, 2.0**16])
+def test_clip_per_microbatch_or_before_unscaling(tmp_path, scale):
+    """Two microbatches per rank, one norm. A power of two as the scale changes no bit of update or norm.
+
+    Clipped before unscaling, the gradient -4 * 2^16 becomes -1 and is then divided by 2^16: theta hardly moves.
+    At 2^-10 the norm 4 / 1024 is below 1, so that nothing is clipped: theta moves by the whole 0.5 * 4.
+    """
+    plain = run_ranks(train_clipped, 2, tmp_path, 1.0)
+    scaled = run_ranks(train_clipped, 2, tmp_path, 1.0, scale)
+    assert scaled == [of_rank | {"scale": scale, "skipped": False} for of_rank in plain]
+    assert [of_rank["clips"] for of_rank in plain] == [1, 1]
+    wrong = LR * 4 if scale < 1 else LR / scale
+    for theta in run_ranks(clip_before_unscaling, 2, tmp_path, 1.0, scale):
+        assert theta == pytest.approx(wrong, rel=1e-10)  # torch's 1e-6 beside the norm of 4 * 2^16
+
+
 @pytest.mark.parametrize("clip_norm", [None, 5.0])
 def test_a_gradient_within_the_norm_stays_as_it_is(tmp_path, clip_norm):
     """Without the setting, the record is the one that it always was."""
     for found in run_ranks(train_clipped, 2, tmp_path, clip_norm):
         assert found["theta"] == pytest.approx(LR * 4, rel=1e-14)
         assert ("gradient_norm" in found) == (clip_norm is not None)
-        assert set(found) - {"gradient_norm"} == {"theta", "step", "units", "loss_sum", "loss"}
+        assert found["clips"] == (clip_norm is not None)
+        assert set(found) - {"gradient_norm"} == {"theta", "clips", "step", "units", "loss_sum", "loss"}
 
 
 class Root(SquaredError):

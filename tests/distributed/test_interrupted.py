@@ -198,7 +198,7 @@ def die_at(world: Any, arguments: list[str], instant: str, fired: str) -> None:
     elif instant == "between all-reduces":
         from ddp_tokens import trainer
 
-        trainer.sum_window = dying(trainer.sum_window)
+        trainer.sums_of_window = dying(trainer.sums_of_window)
     elif instant == "writing a working checkpoint":
         checkpoint._write_rank_part = dying(checkpoint._write_rank_part)
     else:

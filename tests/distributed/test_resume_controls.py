@@ -63,6 +63,8 @@ WHERE = {
     "only_seed_restored": BOTH,
     "restored_before_a_skip_that_draws": BOTH,
     "momentum_lost": BOTH,
+    "schedule_lost": BOTH,
+    "scaler_lost": BOTH,
     "position_off_by_one": {"rows_rank_0", "rows_rank_1"},
     "position_reset": {"rows_rank_0", "rows_rank_1"},
     "another_corpus": {"identity"},
@@ -70,6 +72,7 @@ WHERE = {
     "history_not_continued": {"history", *BOTH},
     "weights_perturbed_after_wrapping": {"continuous"},
     "all_reduce_skipped_in_training": {"continuous"},
+    "buffers_kept_apart": {"continuous"},
 }
 
 

@@ -392,7 +392,8 @@ def test_a_scheduler_and_a_scaler_go_on_too(tmp_path):
     load(tmp_path / "step-0003", resumed, IDENTITY, World())
     for name in ("scheduler", "scaler"):
         assert resumed.extras[name].state_dict() == state.extras[name].state_dict()
-    assert start_of(resumed).document["held"]["extras"] == start_of(state).document["held"]["extras"]
+        part = f"extras.{name}"
+        assert start_of(resumed).document["held"][part] == start_of(state).document["held"][part]
     for until in (4, 5):
         scaled_update(state, until)
     load(tmp_path / "step-0003", resumed, IDENTITY, World())
@@ -414,6 +415,22 @@ def test_an_extra_that_only_one_side_has_is_refused(tmp_path):
     scaled.extras["scaler"] = torch.amp.GradScaler("cpu")
     with pytest.raises(CheckpointError, match=r"without/common\.json has no state of scaler, other than this run"):
         load(tmp_path / "without", scaled, IDENTITY, World())
+
+
+@pytest.mark.parametrize("edit", [lambda state: state.pop("scale"), lambda state: state.update(more=1)])
+def test_an_extra_with_other_parts_is_refused_before_anything_is_changed(tmp_path, edit):
+    """GradScaler.load_state_dict would raise a KeyError, with weights and optimizer loaded already."""
+    directory = tmp_path / "step-0002"
+    save(directory, with_extras(fresh_run(2)), IDENTITY, World())
+    document = read_json(directory / "common.json")
+    edit(document["extras"]["scaler"])
+    write_json(directory / "common.json", document)
+    write_json(directory / "manifest.json", make_manifest(directory, step=2, world_size=1))
+    state = with_extras(new_state(seed=99))
+    before = tensors_of(state)
+    with pytest.raises(CheckpointError, match=r"common\.json holds a state of scaler with other parts than this run's"):
+        load(directory, state, IDENTITY, World())
+    assert_same_tensors(tensors_of(state), before)
 
 
 def test_an_extra_that_json_would_change_is_refused_when_written(tmp_path):

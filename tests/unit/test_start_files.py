@@ -52,8 +52,9 @@ def test_what_is_held_is_told_part_by_part_weights_first():
     ]
 
 
-def test_what_else_has_a_state_is_told_where_there_is_something():
-    common = {"optimizer": 1, "history": 2, "extras": {"scheduler": 3}}
-    found = held_digests("", "", common, {"history": 3}, {})
-    assert list(found)[-1] == "extras"
-    assert found["extras"] == of(b'{\n  "scheduler": 3\n}\n')
+def test_what_else_has_a_state_is_told_one_by_one_before_the_generators():
+    common = {"optimizer": 1, "history": 2, "extras": {"schedule": 3, "scaler": {"scale": 4}}}
+    found = held_digests("", "", common, {"history": 3}, {"python": "p"})
+    assert list(found)[-3:] == ["extras.scaler", "extras.schedule", "python"]
+    assert found["extras.schedule"] == of(b"3\n")
+    assert found["extras.scaler"] == of(b'{\n  "scale": 4\n}\n')

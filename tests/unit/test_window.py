@@ -9,6 +9,7 @@ import torch
 from ddp_tokens import window
 from ddp_tokens.errors import EmptyWindowError, WorkloadError
 from ddp_tokens.normalization import global_token_loss
+from ddp_tokens.precision import Precision
 from ddp_tokens.reference import gradients_of, reference_gradient
 from ddp_tokens.window import accumulate, count_window, sum_window
 from ddp_tokens.workloads import token_labels
@@ -159,3 +160,27 @@ def test_one_process_needs_no_group():
     assert sum_window(token_labels, "window 1", 2.5, 3.0, 3, World()) == 2.5
     with pytest.raises(WorkloadError, match="window 1: workload token_labels sums the losses of 2 units on rank 0"):
         sum_window(token_labels, "window 1", 2.5, 2.0, 3, World())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_loss_that_is_summed_in_half_precision_is_refused(dtype):
+    """257 losses of 1 would sum to 256 in bfloat16, and the gradient would be rounded with them."""
+
+    class SumsInHalf:
+        @staticmethod
+        def forward(model, batch):
+            return model(batch)
+
+        @staticmethod
+        def loss_sum(outputs, batch):
+            return outputs.sum(), 1
+
+    def left_by(precision):
+        model = torch.nn.Linear(2, 2)
+        accumulate(model, SumsInHalf(), [torch.ones(1, 2)], lambda loss: loss, precision=precision)
+        return model.weight.grad
+
+    assert left_by(Precision()) is not None
+    name = str(dtype).removeprefix("torch.")
+    with pytest.raises(WorkloadError, match=rf"sums its losses in {name} when use_amp is set: let its loss_sum add up"):
+        left_by(Precision(dtype=dtype))

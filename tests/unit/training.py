@@ -37,9 +37,9 @@ def adamw(model):
     return torch.optim.AdamW(model.parameters(), lr=0.01, betas=(0.8, 0.9))
 
 
-def advance(state, until, plan=PLAN, rows=ROWS):
+def advance(state, until, plan=PLAN, rows=ROWS, how=None):
     """Updates of one rank with one microbatch each: DDP's wrapper is not needed for these."""
-    return list(train(state.model, state, token_labels, plan, rows, World(), until))
+    return list(train(state.model, state, token_labels, plan, rows, World(), until, how))
 
 
 def start_of(state, when_seeded=None):

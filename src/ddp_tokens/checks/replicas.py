@@ -1,9 +1,10 @@
 """After training, every rank must hold the same parameters and buffers, bit for bit.
 
-DDP keeps equal replicas equal. Where they differ, what the ranks started from says whether they were ever equal.
+DDP keeps equal replicas equal. Where they differ, what the ranks started from says whether they were ever equal, and
+whether parameters differ at all: buffers follow no gradient, only DDP's broadcast from rank 0 makes them equal.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from ddp_tokens.start_files import start_state
 
 WEIGHTS_DIFFER_AT_START = "weights_differ_at_start"
 RANKS_DRIFT_APART = "ranks_drift_apart"
+BUFFERS_DRIFT_APART = "buffers_drift_apart"
 NOTHING_TO_COMPARE = " (one rank: there is nothing to compare)"
 # The criterion of the exercise that is measured. Every rank applies the same averaged gradient to the same weights, so
 # 0 is what is due: `bit_equal` says whether it is reached, and decides nothing.
@@ -37,13 +39,16 @@ def _check_run(run: str, folder: Path) -> Verdict:
         raise EvidenceError(f"{folder / 'ranks'} holds no rank's history: train again")
     first, *others = [read_arrays(path) for path in paths]
     starts = [folder / "ranks" / start_state(rank) for rank in range(world_size)]
-    models_at_start = {read_json(path)["held"][MODEL] for path in starts}
-    difference, largest = None, 0.0
+    documents = [read_json(path) for path in starts]
+    models_at_start = {document["held"][MODEL] for document in documents}
+    buffers = set(documents[0]["buffers"])
+    difference, largest, only_buffers = None, 0.0, True
     for rank, other in enumerate(others, start=1):
         largest = max(largest, max_abs_difference(first, other))
         found = first_bit_difference(first, other)
         if found and difference is None:
             difference = {"rank": rank, **found}
+        only_buffers &= first_bit_difference(_without(buffers, first), _without(buffers, other)) is None
     return Verdict(
         case=run,
         expected=PASS if others else INCONCLUSIVE,
@@ -53,17 +58,24 @@ def _check_run(run: str, folder: Path) -> Verdict:
         observed={
             "ranks": len(paths),
             "tensors": len(first),
+            "buffers": len(buffers),
             "max_abs_difference": largest,
             "different_models_at_start": len(models_at_start),
         },
         evidence=digests([*paths, *starts]),
         first_difference=difference,
-        diagnosis=_diagnosis(len(models_at_start)) if difference else (),
+        diagnosis=_diagnosis(len(models_at_start), only_buffers) if difference else (),
     )
 
 
-def _diagnosis(models_at_start: int) -> tuple[str, ...]:
-    return (WEIGHTS_DIFFER_AT_START if models_at_start > 1 else RANKS_DRIFT_APART,)
+def _without(names: Set[str], arrays: Arrays) -> Arrays:
+    return {name: array for name, array in arrays.items() if name not in names}
+
+
+def _diagnosis(models_at_start: int, only_buffers: bool) -> tuple[str, ...]:
+    if models_at_start > 1:
+        return (WEIGHTS_DIFFER_AT_START,)
+    return (BUFFERS_DRIFT_APART if only_buffers else RANKS_DRIFT_APART,)
 
 
 def check_measured_replicas(states: Sequence[Path]) -> Verdict:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from ddp_tokens.checkpoint_files import OPTIMIZER
 from ddp_tokens.checks.generators import words_between
 from ddp_tokens.files import sha256_of_json
-from ddp_tokens.start_files import GENERATORS
+from ddp_tokens.start_files import GENERATORS, SCALER, SCHEDULE, part_of_extra
 
 ANOTHER_CORPUS = "another_corpus"
 RANK_FILES_SWAPPED = "rank_files_swapped"
@@ -19,6 +19,8 @@ GENERATORS_NOT_RESTORED = "generators_not_restored"
 ONLY_SEED_RESTORED = "only_seed_restored"
 DRAWN_FROM_AFTER_RESTORING = "drawn_from_after_restoring"
 OPTIMIZER_STATE_LOST = "optimizer_state_lost"
+SCHEDULE_LOST = "schedule_lost"
+SCALER_LOST = "scaler_lost"
 HISTORY_NOT_CONTINUED = "history_not_continued"
 SUMMED_IN_ANOTHER_ORDER = "summed_in_another_order"
 # Of the largest parameter: a thousand roundings of float32, and far below what any other mistake leaves.
@@ -43,7 +45,9 @@ class Held:
 
 
 def differing(start: Held, checkpoint: Held) -> list[str]:
-    """The parts in which both differ, in the order of what matters first: weights, optimizer, histories, generators."""
+    """The parts in which both differ, in the order of what matters first: weights, optimizer, histories, extras,
+    generators.
+    """
     parts = dict.fromkeys((*checkpoint.digests, *start.digests))
     return [part for part in parts if start.digests.get(part) != checkpoint.digests.get(part)]
 
@@ -59,12 +63,15 @@ def of_start(
     """Why a rank started from something else than its checkpoint: names, and numbers for `observed`.
 
     `histories`: the checkpoint's records by part. `others`: what the checkpoint holds for the other ranks. The last
-    two: digests of the generators of a run that starts anew, before its first update and right after seeding.
+    two: digests of what a run holds that starts anew, before its first update, and of its generators right after
+    seeding.
     """
     parts = differing(start, checkpoint)
     generators = [part for part in parts if part in GENERATORS]
     explained = {
         OPTIMIZER_STATE_LOST: OPTIMIZER in parts and checkpoint.optimizer_tensors > start.optimizer_tensors == 0,
+        SCHEDULE_LOST: _as_new(SCHEDULE, start, checkpoint, at_start_of_a_new_run),
+        SCALER_LOST: _as_new(SCALER, start, checkpoint, at_start_of_a_new_run),
         HISTORY_NOT_CONTINUED: any(_lacks_first(start, part, histories[part]) for part in HISTORIES),
         RANK_FILES_SWAPPED: any(_same(start, other.digests, generators) for other in others)
         or ("rank_history" in parts and any(_same(start, other.digests, ["rank_history"]) for other in others)),
@@ -84,6 +91,13 @@ def of_start(
 def _same(start: Held, digests: Mapping[str, str], parts: Sequence[str]) -> bool:
     """Whether all these parts, at least one, are what `digests` says."""
     return bool(parts) and all(part in digests and start.digests.get(part) == digests[part] for part in parts)
+
+
+def _as_new(extra: str, start: Held, checkpoint: Held, at_start_of_a_new_run: Mapping[str, str]) -> bool:
+    """Whether the checkpoint's state of an extra is gone, or is that of a new run instead."""
+    part = part_of_extra(extra)
+    ours, written = start.digests.get(part), checkpoint.digests.get(part)
+    return written is not None and ours != written and ours in (None, at_start_of_a_new_run.get(part))
 
 
 def _lacks_first(start: Held, part: str, records: Records) -> bool:

@@ -35,6 +35,13 @@ CASES = (
     Case("resumed_without_dropout", RESUME, PASS, alone=True, what="no dropout, so that no number is drawn"),
     Case("resumed_in_float64", RESUME, PASS, alone=True, what="the model in float64"),
     Case("resumed_with_tied_weights", RESUME, PASS, alone=True, what="the head shares the embedding's weights"),
+    Case("resumed_with_batch_norm", RESUME, PASS, alone=True, what="BatchNorm, whose running statistics are buffers"),
+    Case("resumed_with_cosine_schedule", RESUME, PASS, alone=True, what="the rate falls after each update"),
+    Case(
+        *("resumed_with_loss_scale", RESUME, PASS),
+        alone=True,
+        what="mixed precision in float16, whose loss scale has overflowed and was lowered before the interruption",
+    ),
     *(
         Case(f"resumed_{times}_on_{size}_ranks", RESUME, PASS, (), times == "twice", world_size=size, what=what)
         for size in (3, 4)
@@ -54,6 +61,16 @@ CASES = (
     ),
     Case("momentum_lost", RESUME, FAIL, ("optimizer_state_lost",), what="the optimizer loses its momentum"),
     Case(
+        *("schedule_lost", RESUME, FAIL, ("schedule_lost",)),
+        alone=True,
+        what="the schedule of the learning rate is built anew and not loaded",
+    ),
+    Case(
+        *("scaler_lost", RESUME, FAIL, ("scaler_lost",)),
+        alone=True,
+        what="the loss scale is the first one again, so that updates overflow and are skipped a second time",
+    ),
+    Case(
         *("position_off_by_one", RESUME, FAIL, ("position_off_by_one",)),
         what="each update takes the window of the next one",
     ),
@@ -69,6 +86,12 @@ CASES = (
         what="the history starts anew at a second resume: only records are missing, all weights are right, error 0",
     ),
     Case("replicas_kept_equal", REPLICAS, PASS, what="a whole run, as it should be"),
+    Case("replicas_with_batch_norm", REPLICAS, PASS, alone=True, what="a whole run with BatchNorm, as it should be"),
+    Case(
+        *("buffers_kept_apart", REPLICAS, FAIL, ("buffers_drift_apart",)),
+        alone=True,
+        what="broadcast_buffers=False: each rank keeps the running statistics of its own rows",
+    ),
     Case(
         *("weights_perturbed_after_wrapping", REPLICAS, FAIL, ("weights_differ_at_start",)),
         what="rank 1 changes its weights after DDP has made those of all ranks equal",

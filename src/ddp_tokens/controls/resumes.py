@@ -7,63 +7,27 @@ the optimizer, and only then loads.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch.nn.parallel import DistributedDataParallel
 
 from ddp_tokens.checkpoint import TrainingState, load
 from ddp_tokens.checkpoint_files import COMMON
-from ddp_tokens.config import Experiment
-from ddp_tokens.controls.resume_cases import SHARED, of_world_size, second_interruption
+from ddp_tokens.config import Cosine, Experiment
+from ddp_tokens.controls import alterations
+from ddp_tokens.controls.given import Given, interrupted_again, three_runs
+from ddp_tokens.controls.resume_cases import SHARED, of_world_size
 from ddp_tokens.corpora.rows import UNSUPERVISED, Row
 from ddp_tokens.determinism import seed_rank
-from ddp_tokens.distributed import barrier, wrap_for_ddp
+from ddp_tokens.distributed import barrier
 from ddp_tokens.files import read_json, sha256, write_json_lines
 from ddp_tokens.generators import read_generators, restore_generators
-from ddp_tokens.inputs import Prepared, read_prepared
+from ddp_tokens.inputs import read_prepared
 from ddp_tokens.layout import Layout
-from ddp_tokens.start import take_start
-from ddp_tokens.train import Begun, begin, run_identity, write_run
-from ddp_tokens.trainer import train
+from ddp_tokens.start_files import SCALER, SCHEDULE
+from ddp_tokens.train import run_identity
 from ddp_tokens.world import World
 
 PERTURBATION = 2.0**-10
-LEARNING_RATE, MOMENTUM = 0.01, 0.9
-
-
-@dataclass(frozen=True)
-class Given:
-    """What every variant starts from. `identity`: what a checkpoint must agree with. `alter`: what a variant trains in
-    place of the experiment's model and optimizer.
-    """
-
-    experiment: Experiment
-    prepared: Prepared
-    initial: Path
-    identity: Mapping[str, Any]
-    world: World
-    alter: Callable[[Begun, World], Begun] = lambda begun, world: begun
-
-    def begun(self) -> Begun:
-        return self.alter(begin(self.experiment, self.prepared, self.initial, self.world), self.world)
-
-    def resumed(self, checkpoint: Path) -> Begun:
-        """A new process that has loaded the checkpoint, as it should."""
-        begun = self.begun()
-        load(checkpoint, begun.state, self.identity, self.world)
-        return begun
-
-    def finish(self, begun: Begun, run: Path, until: int | None = None) -> None:
-        """Train to update `until`, by default the last, and write the run's folder."""
-        start = take_start(begun.state, begun.when_seeded, self.world)
-        last = self.experiment.steps if until is None else until
-        plan, rows = self.prepared.plan, self.prepared.rows
-        for _ in train(begun.model, begun.state, begun.workload, plan, rows, self.world, last, begun.how):
-            pass
-        write_run(run, begun.state, start, self.identity, self.world)
-
-
 # given, the interrupted checkpoint, where the variant's results go
 Variant = Callable[[Given, Path, Layout], None]
 
@@ -88,26 +52,38 @@ def resumed_once(given: Given, interrupted: Path, at: Layout) -> None:
 
 
 def resumed_twice(given: Given, interrupted: Path, at: Layout) -> None:
-    given.finish(given.resumed(_interrupted_again(given, interrupted, at)), at.run("resume"))
+    given.finish(given.resumed(interrupted_again(given, interrupted, at)), at.run("resume"))
 
 
 def resumed_with_adamw(given: Given, interrupted: Path, at: Layout) -> None:
     """Two moments and a count of updates for each parameter."""
-    _three_runs(replace(given, alter=_with_adamw), at)
+    three_runs(replace(given, alter=alterations.with_adamw), at)
 
 
 def resumed_without_dropout(given: Given, interrupted: Path, at: Layout) -> None:
     settings = given.experiment.model_copy(update={"model": given.experiment.model.model_copy(update={"dropout": 0.0})})
-    _three_runs(replace(given, experiment=settings), at)
+    three_runs(replace(given, experiment=settings), at)
 
 
 def resumed_in_float64(given: Given, interrupted: Path, at: Layout) -> None:
-    _three_runs(replace(given, alter=_in_float64), at)
+    three_runs(replace(given, alter=alterations.in_float64), at)
 
 
 def resumed_with_tied_weights(given: Given, interrupted: Path, at: Layout) -> None:
     """The head's weights are the embedding's: one tensor under two names."""
-    _three_runs(replace(given, alter=_with_tied_weights), at)
+    three_runs(replace(given, alter=alterations.with_tied_weights), at)
+
+
+def resumed_with_batch_norm(given: Given, interrupted: Path, at: Layout) -> None:
+    three_runs(replace(given, alter=alterations.with_batch_norm), at)
+
+
+def resumed_with_cosine_schedule(given: Given, interrupted: Path, at: Layout) -> None:
+    three_runs(_scheduled(given), at)
+
+
+def resumed_with_loss_scale(given: Given, interrupted: Path, at: Layout) -> None:
+    three_runs(_scaled(given), at)
 
 
 def generators_not_restored(given: Given, interrupted: Path, at: Layout) -> None:
@@ -138,6 +114,16 @@ def momentum_lost(given: Given, interrupted: Path, at: Layout) -> None:
     begun = given.resumed(interrupted)
     begun.state.optimizer.state.clear()
     given.finish(begun, at.run("resume"))
+
+
+def schedule_lost(given: Given, interrupted: Path, at: Layout) -> None:
+    """The schedule that a new process has built is never loaded; the optimizer has the right rate at first."""
+    three_runs(_scheduled(given), at, forgotten=SCHEDULE)
+
+
+def scaler_lost(given: Given, interrupted: Path, at: Layout) -> None:
+    """The scale is the first one again, although it has overflowed and was lowered before the interruption."""
+    three_runs(_scaled(given), at, forgotten=SCALER)
 
 
 def position_off_by_one(given: Given, interrupted: Path, at: Layout) -> None:
@@ -180,18 +166,27 @@ def rank_files_swapped(given: Given, interrupted: Path, at: Layout) -> None:
 
 def history_not_continued(given: Given, interrupted: Path, at: Layout) -> None:
     """At a second resume the histories start anew, while updates are counted apart from them."""
-    begun = given.resumed(_interrupted_again(given, interrupted, at))
+    begun = given.resumed(interrupted_again(given, interrupted, at))
     state = CountedApart(begun.state.model, begun.state.optimizer, before=begun.state.step)
     given.finish(replace(begun, state=state), at.run("resume"))
 
 
 def default_bucket_layout(given: Given, interrupted: Path, at: Layout) -> None:
     """Without what wrap_for_ddp asks of DDP."""
-    _three_runs(replace(given, alter=_with_default_layout), at)
+    three_runs(replace(given, alter=alterations.with_default_layout), at)
 
 
 def replicas_kept_equal(given: Given, interrupted: Path, at: Layout) -> None:
     given.finish(given.begun(), at.run("continuous"))
+
+
+def replicas_with_batch_norm(given: Given, interrupted: Path, at: Layout) -> None:
+    replicas_kept_equal(replace(given, alter=alterations.with_batch_norm), interrupted, at)
+
+
+def buffers_kept_apart(given: Given, interrupted: Path, at: Layout) -> None:
+    """DDP is told not to send rank 0's buffers: each rank keeps the running statistics of its own rows."""
+    replicas_kept_equal(replace(given, alter=alterations.with_buffers_kept_apart), interrupted, at)
 
 
 def weights_perturbed_after_wrapping(given: Given, interrupted: Path, at: Layout) -> None:
@@ -221,16 +216,23 @@ VARIANTS: Mapping[str, Variant] = {
             resumed_without_dropout,
             resumed_in_float64,
             resumed_with_tied_weights,
+            resumed_with_batch_norm,
+            resumed_with_cosine_schedule,
+            resumed_with_loss_scale,
             generators_not_restored,
             only_seed_restored,
             restored_before_a_skip_that_draws,
             momentum_lost,
+            schedule_lost,
+            scaler_lost,
             position_off_by_one,
             position_reset,
             another_corpus,
             rank_files_swapped,
             history_not_continued,
             replicas_kept_equal,
+            replicas_with_batch_norm,
+            buffers_kept_apart,
             weights_perturbed_after_wrapping,
             all_reduce_skipped_in_training,
             default_bucket_layout,
@@ -252,46 +254,14 @@ class CountedApart(TrainingState):
         return self.before + len(self.history)
 
 
-def _three_runs(given: Given, at: Layout) -> None:
-    given.finish(given.begun(), at.run("interrupt"), given.experiment.interrupt_at)
-    given.finish(given.begun(), at.run("continuous"))
-    interrupted = at.checkpoint("interrupt", given.experiment.interrupt_at)
-    given.finish(given.resumed(interrupted), at.run("resume"))
+def _scheduled(given: Given) -> Given:
+    return replace(given, experiment=given.experiment.model_copy(update={"schedule": Cosine(per="update")}))
 
 
-def _with_adamw(begun: Begun, world: World) -> Begun:
-    optimizer = torch.optim.AdamW(begun.model.parameters(), lr=LEARNING_RATE, betas=(0.8, 0.9))
-    return replace(begun, state=TrainingState(begun.state.model, optimizer))
-
-
-def _in_float64(begun: Begun, world: World) -> Begun:
-    return _wrapped_again(begun, begun.state.model.double(), world)
-
-
-def _with_tied_weights(begun: Begun, world: World) -> Begun:
-    bare: Any = begun.state.model
-    bare.head.weight = bare.embedding.weight
-    return _wrapped_again(begun, bare, world)
-
-
-def _with_default_layout(begun: Begun, world: World) -> Begun:
-    bare = begun.state.model
-    model = DistributedDataParallel(bare)
-    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
-    return replace(begun, model=model, state=TrainingState(bare, optimizer))
-
-
-def _wrapped_again(begun: Begun, bare: torch.nn.Module, world: World) -> Begun:
-    model = wrap_for_ddp(bare)
-    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
-    return replace(begun, model=model, state=TrainingState(bare, optimizer))
-
-
-def _interrupted_again(given: Given, interrupted: Path, at: Layout) -> Path:
-    """Resume, and stop once more before the end: the checkpoint of the second interruption."""
-    until = second_interruption(given.experiment)
-    given.finish(given.resumed(interrupted), at.run("interrupt"), until)
-    return at.checkpoint("interrupt", until)
+def _scaled(given: Given) -> Given:
+    """float16 on the CPU."""
+    mixed = given.experiment.model_copy(update={"use_amp": True, "amp_dtype": "float16"})
+    return replace(given, experiment=mixed, alter=alterations.with_large_loss_scale)
 
 
 def _relabelled(row: Row, classes: int) -> Row:

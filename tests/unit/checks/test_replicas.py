@@ -12,12 +12,12 @@ def weights(last=1.0):
     return {"bias": numpy.zeros(2, numpy.float32), "weight": numpy.array([0.5, last], numpy.float32)}
 
 
-def run_of(folder, *of_ranks, at_start=None):
+def run_of(folder, *of_ranks, at_start=None, buffers=()):
     """`at_start`: digest of each rank's model before its first update; equal ones when not given."""
     (folder / "ranks").mkdir()
     for rank, tensors in enumerate(of_ranks):
         held = {"model.safetensors": at_start[rank] if at_start else "as on every rank"}
-        write_json(folder / "ranks" / f"start-rank-{rank}.json", {"held": held})
+        write_json(folder / "ranks" / f"start-rank-{rank}.json", {"held": held, "buffers": buffers})
         (folder / "ranks" / f"rank-{rank}.jsonl").write_text("")
         save_file(tensors, folder / "ranks" / f"state-rank-{rank}.safetensors")
     return folder
@@ -33,7 +33,7 @@ def test_equal_replicas_pass(tmp_path):
     assert (verdict.case, verdict.expected, verdict.outcome) == ("resume", "pass", "pass")
     assert verdict.first_difference is None
     assert verdict.criterion == "every rank's parameters and buffers equal those of rank 0, bit for bit"
-    figures = {"ranks": 3, "tensors": 2, "max_abs_difference": 0.0, "different_models_at_start": 1}
+    figures = {"ranks": 3, "tensors": 2, "buffers": 0, "max_abs_difference": 0.0, "different_models_at_start": 1}
     assert (verdict.observed, verdict.diagnosis) == (figures, ())
     ranks = tmp_path / "ranks"
     assert verdict.evidence == digests([*ranks.glob("*.safetensors"), *ranks.glob("start-*.json")])
@@ -74,6 +74,32 @@ def test_what_the_ranks_started_from_tells_two_mistakes_apart(tmp_path, at_start
     verdict = verdict_on(run_of(tmp_path, weights(), weights(2.0), weights(), at_start=at_start))
     assert (verdict.outcome, verdict.diagnosis) == ("fail", (diagnosis,))
     assert verdict.observed["different_models_at_start"] == len(set(at_start))
+    assert verdict.first_difference["rank"] == 1
+
+
+@pytest.mark.parametrize(
+    ("buffers", "at_start", "diagnosis"),
+    [
+        (["weight"], "aaa", "buffers_drift_apart"),
+        (["bias", "weight"], "aaa", "buffers_drift_apart"),
+        (["bias"], "aaa", "ranks_drift_apart"),
+        ([], "aaa", "ranks_drift_apart"),
+        (["weight"], "aab", "weights_differ_at_start"),
+    ],
+)
+def test_buffers_that_differ_are_told_from_parameters_that_do(tmp_path, buffers, at_start, diagnosis):
+    """Rank 2 differs in `weight`: it is a buffer where it is listed as one."""
+    verdict = verdict_on(run_of(tmp_path, weights(), weights(), weights(2.0), at_start=at_start, buffers=buffers))
+    assert (verdict.outcome, verdict.diagnosis) == ("fail", (diagnosis,))
+    assert verdict.observed["buffers"] == len(buffers)
+    assert verdict.first_difference["parameter"] == "weight"
+
+
+def test_where_parameters_of_one_rank_differ_too_the_ranks_drift_apart(tmp_path):
+    """Rank 1 differs in a buffer, rank 2 in a parameter."""
+    buffer, parameter = weights(2.0), weights() | {"bias": numpy.ones(2, numpy.float32)}
+    verdict = verdict_on(run_of(tmp_path, weights(), buffer, parameter, buffers=["weight"]))
+    assert verdict.diagnosis == ("ranks_drift_apart",)
     assert verdict.first_difference["rank"] == 1
 
 

@@ -83,6 +83,26 @@ def test_an_optimizers_state_is_lost_when_nothing_is_left_of_it(before, after, d
     assert named(held(tensors=after, **{part: digest}), held(tensors=before, **{part: "of three"})) == expected
 
 
+@pytest.mark.parametrize(("extra", "name"), [("schedule", "schedule_lost"), ("scaler", "scaler_lost")])
+@pytest.mark.parametrize(
+    ("start", "checkpoint", "new_run", "lost"),
+    [
+        ("new", "moved", "new", True),
+        (None, "moved", "new", True),
+        (None, "moved", None, True),
+        ("moved", "moved", "new", False),
+        ("new", "new", "new", False),  # nothing had moved, so nothing could be lost
+        ("another", "moved", "new", False),
+        ("new", None, "new", False),  # the checkpoint holds none
+    ],
+)
+def test_an_extra_is_lost_when_it_is_gone_or_as_of_a_new_run(extra, name, start, checkpoint, new_run, lost):
+    def holding(state):
+        return {} if state is None else {f"extras.{extra}": state}
+
+    assert named(held(**holding(start)), held(**holding(checkpoint)), new_run=holding(new_run)) == (name,) * lost
+
+
 NEW = {"python": "p9", "numpy": "n9", "torch_cpu": "t9"}
 
 
