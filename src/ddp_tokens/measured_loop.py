@@ -38,9 +38,18 @@ class Measured:
 
     @property
     def plan(self) -> Plan:
-        """Without windows, such as the last of an epoch, that hold too few rows for the most processes."""
+        """Without windows, such as the last of an epoch, that hold too few rows for the most processes.
+
+        Raises PlanError when no window is left.
+        """
         most = max(self.experiment.measured_processes)
-        return [window for window in self.prepared.plan if sum(len(rows) for of in window for rows in of) >= most]
+        held = [window for window in self.prepared.plan if sum(len(rows) for of in window for rows in of) >= most]
+        if not held:
+            raise PlanError(
+                f"no window holds {most} rows, one for each of {counted(most)} (field scaling.processes): raise batch or "
+                "accumulation, or measure fewer"
+            )
+        return held
 
     @property
     def unit(self) -> str:
