@@ -204,10 +204,11 @@ class Experiment(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.interrupt_at >= self.steps:
-            raise ValueError(f"interrupt_at {self.interrupt_at} must come before the last update, steps {self.steps}")
         self._require_epochs()
         self._require_images()
+        self._follow_epochs()
+        if self.interrupt_at >= self.steps:
+            raise ValueError(f"interrupt_at {self.interrupt_at} must come before the last update, steps {self.steps}")
         if self.backend == "nccl" and self.device == "cpu":
             raise ValueError("backend nccl needs device cuda")
         if self.launcher == "fork" and self.device == "cuda":
@@ -222,13 +223,24 @@ class Experiment(Section):
             "epochs": self.epochs is not None,
             "drop_last": self.drop_last,
             "save_every": self.save_every > 0,
-            "schedule.per: epoch": isinstance(self.schedule, Cosine) and self.schedule.per == "epoch",
+            "schedule.per epoch": isinstance(self.schedule, Cosine) and self.schedule.per == "epoch",
         }
         for field, is_set in needing.items():
             if is_set and not by_epoch:
-                raise ValueError(f"{field} needs sharding by_epoch, not {self.sharding}: otherwise there are no epochs")
-        if self.epochs is not None and self.steps != self.epochs * self.windows_per_epoch(self.training_rows):
-            raise ValueError("give epochs or steps, not both: steps follows from epochs")
+                raise ValueError(
+                    f"{field} needs sharding by_epoch, not {self.sharding}, under which there are no epochs"
+                    + (": set schedule.per to update" if field.startswith("schedule") else "")
+                )
+
+    def _follow_epochs(self) -> None:
+        if self.epochs is None:
+            return
+        steps = self.epochs * self.windows_per_epoch(self.training_rows)
+        if "steps" in self.model_fields_set and self.steps != steps:
+            raise ValueError(
+                f"give epochs or steps, not both: epochs {self.epochs} are {steps} updates, and steps says {self.steps}"
+            )
+        vars(self)["steps"] = steps
 
     def _require_images(self) -> None:
         of_images = isinstance(self.corpus, Images | OwnImages)
@@ -238,10 +250,25 @@ class Experiment(Section):
                 "and workload images, tokens need model.kind transformer"
             )
         if OF_IMAGES.get(self.workload, of_images) != of_images:
-            raise ValueError(f"workload {self.workload} does not go with corpus {self.corpus.kind}")
+            raise ValueError(
+                f"workload {self.workload} does not go with corpus {self.corpus.kind}: images need workload images, "
+                "tokens need token_labels or causal_lm"
+            )
         if self.augmentation != "none" and not of_images:
             raise ValueError(f"augmentation {self.augmentation} is for images, not for corpus {self.corpus.kind}")
-        if isinstance(self.model, ResNet) and self.model.norm == "sync_batch" and self.device == "cpu":
+        if isinstance(self.model, ResNet):
+            self._require_fitting(self.model)
+
+    def _require_fitting(self, model: ResNet) -> None:
+        """One pixel of one image, as a short last window may hold, has no variance: torch refuses it amidst a run."""
+        size = self.corpus.size if isinstance(self.corpus, Images | OwnImages) else None
+        halvings = len(model.stages) - 1
+        if size is not None and size <= 2**halvings and model.norm != "group":
+            raise ValueError(
+                f"the {len(model.stages)} stages of model.stages halve images of corpus.size {size} to a single pixel: "
+                f"take fewer stages, {2**halvings + 1} pixels or more, or model.norm group"
+            )
+        if model.norm == "sync_batch" and self.device == "cpu":
             raise ValueError(
                 "model.norm sync_batch needs device cuda, since torch's SyncBatchNorm refuses CPU tensors: take norm "
                 "batch or group here"

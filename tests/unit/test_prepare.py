@@ -1,3 +1,4 @@
+import json
 import logging
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from ddp_tokens.layout import Layout
 from ddp_tokens.plan import make_shard, read_plan
 from ddp_tokens.prepare import prepare, require_preparable
 from ddp_tokens.steps import dump, view
-from tests.helpers import record, tiny_experiment, write_lines
+from tests.helpers import TINY_CORPUS, record, tiny_experiment, write_lines
 
 GRAMMAR = {"kind": "verb_grammar", "train": 33, "validation": 4, "test": 8}
 
@@ -104,6 +105,65 @@ def test_the_log_names_rows_without_a_text_by_their_id(tmp_path, caplog):
         "rank 0: 1200 rows, 2,400 supervised units, first 'row-0'",
         "rank 1: 1200 rows, 2,400 supervised units, first 'row-1'",
     ]
+
+
+@pytest.mark.parametrize(
+    ("train", "drop_last", "lines"),
+    [
+        (24, False, ["rank 0: 12 rows per epoch in 3 windows, of 4 rows", "rank 1: 12 rows per epoch in 3 windows, of 4 rows"]),
+        (
+            21,
+            False,
+            [
+                "rank 0: 11 rows per epoch in 3 windows, of 4 rows, of 3 in the last",
+                "rank 1: 10 rows per epoch in 3 windows, of 4 rows, of 2 in the last",
+            ],
+        ),
+        (
+            17,
+            False,
+            [
+                "rank 0: 9 rows per epoch in 3 windows, of 4 rows, of 1 in the last",
+                "rank 1: 8 rows per epoch in 3 windows, of 4 rows, of 0 in the last",
+            ],
+        ),
+        (21, True, ["rank 0: 8 rows per epoch in 2 windows, of 4 rows", "rank 1: 8 rows per epoch in 2 windows, of 4 rows"]),
+    ],
+)
+def test_by_epoch_the_log_says_what_each_rank_has_in_an_epoch(tmp_path, caplog, train, drop_last, lines):
+    """Two microbatches of two rows make a full window of a rank. The plan says the same."""
+    experiment = tiny_experiment(corpus=TINY_CORPUS | {"train": train}, sharding="by_epoch", drop_last=drop_last)
+    with caplog.at_level(logging.INFO):
+        at = prepare_in(tmp_path, experiment)
+    assert caplog.messages == lines
+    plan = json.loads(at.plan.read_text())["plan"][: experiment.windows_per_epoch(train)]
+    for rank, line in enumerate(lines):
+        rows = sum(len(microbatch) for window in plan for microbatch in window[rank])
+        assert line.startswith(f"rank {rank}: {rows} rows per epoch in {len(plan)} windows")
+
+
+def test_an_epoch_that_fills_no_window_is_refused_in_one_sentence(tmp_path):
+    experiment = tiny_experiment(corpus=TINY_CORPUS | {"train": 7}, sharding="by_epoch", drop_last=True)
+    sentence = (
+        "7 training rows over world_size 2 do not fill one window of accumulation x batch = 4 rows per rank: "
+        "lower batch or accumulation, or set drop_last to false"
+    )
+    for refuse in (require_preparable, lambda each: prepare_in(tmp_path, each)):
+        with pytest.raises(PlanError) as refusal:
+            refuse(experiment)
+        assert str(refusal.value) == sentence
+    assert not (tmp_path / "plan.json").exists()
+    require_preparable(tiny_experiment(corpus=TINY_CORPUS | {"train": 7}, sharding="by_epoch"))
+
+
+def test_by_epoch_rows_are_counted_where_the_corpus_does_not_state_them(tmp_path):
+    path = write_lines(tmp_path / "mine.jsonl", *(record(f"r{i}") for i in range(5)), record("t", split="test"))
+    experiment = tiny_experiment(corpus={"path": str(path)}, sharding="by_epoch", drop_last=True)
+    with pytest.raises(PlanError, match="^5 training rows over world_size 2 do not fill one window"):
+        require_preparable(experiment)
+    at = prepare_in(tmp_path / "out", tiny_experiment(corpus={"path": str(path)}, sharding="by_epoch", steps=4))
+    plan = json.loads(at.plan.read_text())["plan"]
+    assert [sum(len(m) for of_rank in window for m in of_rank) for window in plan] == [5] * 4
 
 
 def test_by_length_nothing_is_logged(tmp_path, caplog):
