@@ -63,12 +63,15 @@ class Batches(Dataset[Any]):
 
 
 def windows_of_rank(batches: Batches, first: int, until: int) -> Iterator[list[Any]]:
-    """For each of the updates `first` to `until`, this rank's batches on its device."""
+    """For each of the updates `first` to `until`, this rank's batches on its device. Workers end when it does."""
     window_of = {step: batches.plan[step - 1][batches.world.rank] for step in range(first, until + 1)}
     places = [(step, index) for step, microbatches in window_of.items() for index in range(len(microbatches))]
     made = _made(batches, places)
-    for microbatches in window_of.values():
-        yield [_usable(next(made), batches.world) for _ in microbatches]
+    try:
+        for microbatches in window_of.values():
+            yield [_usable(next(made), batches.world) for _ in microbatches]
+    finally:
+        del made  # with it go the workers; the traceback of an error would keep both
 
 
 def _made(batches: Batches, places: Sequence[tuple[int, int]]) -> Iterator[Any]:

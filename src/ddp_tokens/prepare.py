@@ -119,5 +119,5 @@ def _shares(experiment: Experiment, rows: int) -> Iterator[str]:
     for rank in range(experiment.world_size):
         own = min(len(range(rank, rows, experiment.world_size)), windows * full)
         last = max(0, own - (windows - 1) * full)
-        short = f", of {last} in the last" if last < full else ""
-        yield f"rank {rank}: {own:,} rows per epoch in {windows:,} windows, of {full} rows{short}"
+        short = f", the last with {last}" if last < full else ""
+        yield f"rank {rank}: {own:,} rows per epoch in {windows:,} windows of {full}{short}"

@@ -38,7 +38,13 @@ def test_a_resume_at_window_200_goes_on_in_epoch_1_at_window_75():
     126. Update 201 is the first after the resume: 201 - 126 = 75.
     """
     assert place_in_epoch(201, 125) == (1, 75)
-    assert [place_in_epoch(step, 125) for step in (1, 125, 126, 200, 250)] == [(0, 0), (0, 124), (1, 0), (1, 74), (1, 124)]
+    assert [place_in_epoch(step, 125) for step in (1, 125, 126, 200, 250)] == [
+        (0, 0),
+        (0, 124),
+        (1, 0),
+        (1, 74),
+        (1, 124),
+    ]
 
 
 @given(st.integers(1, 500), st.integers(1, 50))

@@ -110,24 +110,24 @@ def test_the_log_names_rows_without_a_text_by_their_id(tmp_path, caplog):
 @pytest.mark.parametrize(
     ("train", "drop_last", "lines"),
     [
-        (24, False, ["rank 0: 12 rows per epoch in 3 windows, of 4 rows", "rank 1: 12 rows per epoch in 3 windows, of 4 rows"]),
+        (24, False, ["rank 0: 12 rows per epoch in 3 windows of 4", "rank 1: 12 rows per epoch in 3 windows of 4"]),
         (
             21,
             False,
             [
-                "rank 0: 11 rows per epoch in 3 windows, of 4 rows, of 3 in the last",
-                "rank 1: 10 rows per epoch in 3 windows, of 4 rows, of 2 in the last",
+                "rank 0: 11 rows per epoch in 3 windows of 4, the last with 3",
+                "rank 1: 10 rows per epoch in 3 windows of 4, the last with 2",
             ],
         ),
         (
             17,
             False,
             [
-                "rank 0: 9 rows per epoch in 3 windows, of 4 rows, of 1 in the last",
-                "rank 1: 8 rows per epoch in 3 windows, of 4 rows, of 0 in the last",
+                "rank 0: 9 rows per epoch in 3 windows of 4, the last with 1",
+                "rank 1: 8 rows per epoch in 3 windows of 4, the last with 0",
             ],
         ),
-        (21, True, ["rank 0: 8 rows per epoch in 2 windows, of 4 rows", "rank 1: 8 rows per epoch in 2 windows, of 4 rows"]),
+        (21, True, ["rank 0: 8 rows per epoch in 2 windows of 4", "rank 1: 8 rows per epoch in 2 windows of 4"]),
     ],
 )
 def test_by_epoch_the_log_says_what_each_rank_has_in_an_epoch(tmp_path, caplog, train, drop_last, lines):
@@ -159,7 +159,7 @@ def test_an_epoch_that_fills_no_window_is_refused_in_one_sentence(tmp_path):
 def test_by_epoch_rows_are_counted_where_the_corpus_does_not_state_them(tmp_path):
     path = write_lines(tmp_path / "mine.jsonl", *(record(f"r{i}") for i in range(5)), record("t", split="test"))
     experiment = tiny_experiment(corpus={"path": str(path)}, sharding="by_epoch", drop_last=True)
-    with pytest.raises(PlanError, match="^5 training rows over world_size 2 do not fill one window"):
+    with pytest.raises(PlanError, match=r"^5 training rows over world_size 2 do not fill one window"):
         require_preparable(experiment)
     at = prepare_in(tmp_path / "out", tiny_experiment(corpus={"path": str(path)}, sharding="by_epoch", steps=4))
     plan = json.loads(at.plan.read_text())["plan"]

@@ -84,7 +84,10 @@ def test_a_rank_without_a_row_adds_zeros_to_the_references():
     rows = {SHORT.id: SHORT, LONG.id: LONG}
     prepared = Prepared(rows, {}, [[[[SHORT.id, LONG.id]], [[LONG.id]]], [[[SHORT.id]], [[]]]])
     dumps = references(
-        lambda dtype: tiny_model(dtype).eval(), token_labels, prepared, windows_to_compare(prepared.plan, rows) | {"last": 1}
+        lambda dtype: tiny_model(dtype).eval(),
+        token_labels,
+        prepared,
+        windows_to_compare(prepared.plan, rows) | {"last": 1},
     )
     names = [name for name, _ in tiny_model().named_parameters()]
     for name in names:

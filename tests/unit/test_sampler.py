@@ -79,8 +79,11 @@ SIZES = (st.integers(1, 50), st.integers(1, 4), st.integers(1, 3), st.integers(1
 def test_each_row_is_there_once_in_each_epoch(rows, world_size, accumulation, batch, seed):
     plan = planned(rows, world_size, epochs=2, accumulation=accumulation, batch=batch, seed=seed)
     for epoch in (plan[: len(plan) // 2], plan[len(plan) // 2 :]):
-        of_ranks = [[i for window in indices(epoch, rank) for microbatch in window for i in microbatch] for rank in range(world_size)]
-        assert sorted(sum(of_ranks, [])) == list(range(rows))
+        of_ranks = [
+            [i for window in indices(epoch, rank) for microbatch in window for i in microbatch]
+            for rank in range(world_size)
+        ]
+        assert sorted(index for own in of_ranks for index in own) == list(range(rows))
         assert max(map(len, of_ranks)) - min(map(len, of_ranks)) <= 1
         for window in epoch:
             assert len(window) == world_size
