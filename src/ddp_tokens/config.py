@@ -1,21 +1,13 @@
 """The one definition of every setting. Validation, command-line flags and config/README.md come from it."""
 
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from ddp_tokens.check_settings import Tolerance, Tolerances
 from ddp_tokens.corpus_settings import Corpus, GeneratedCorpus, Images, OwnImages, OwnRows, VerbGrammar
 from ddp_tokens.epochs import windows_per_epoch
-from ddp_tokens.setting_types import (
-    NO_BOOLEAN,
-    Fraction,
-    NonNegative,
-    NonNegativeReal,
-    Positive,
-    PositiveReal,
-    Real,
-    Section,
-)
+from ddp_tokens.setting_types import Fraction, NonNegative, Positive, Real, Section
 from ddp_tokens.sources import module_path
 from ddp_tokens.training_settings import (
     AdamW,
@@ -55,33 +47,6 @@ __all__ = [
 
 # The kinds of work that come with the project, and whether their rows are images.
 OF_IMAGES = {"token_labels": False, "causal_lm": False, "images": True}
-
-
-class Tolerance(Section):
-    """A gradient value agrees when |ddp - ref| <= atol + rtol * |ref|."""
-
-    atol: NonNegativeReal = Field(description="absolute part, in units of the gradient")
-    rtol: NonNegativeReal = Field(description="relative part, as a fraction of |ref|")
-
-
-class Tolerances(Section):
-    """What gradient parity accepts. Errors are norms, parameter by parameter, against the reference in float64."""
-
-    float64: PositiveReal = Field(
-        1e-12,
-        description="in float64, where only the formula can make a difference: error as a fraction of the norm",
-    )
-    native: PositiveReal = Field(
-        4.0, description="in the training dtype: error as a multiple of that of one process in the same dtype"
-    )
-    power: Annotated[float, Field(ge=1, allow_inf_nan=False), NO_BOOLEAN] = Field(
-        3.0,
-        description="a wrong formula that is fewer tolerances away cannot be told from the right one: inconclusive",
-    )
-    published: Tolerance = Field(
-        Tolerance(atol=1e-6, rtol=1e-4),
-        description="the published criterion for each value, in the training dtype; reported beside, decides nothing",
-    )
 
 
 class Exercise(Section):
