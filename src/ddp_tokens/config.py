@@ -233,6 +233,12 @@ class Experiment(Section):
                 f"the {len(model.stages)} stages of model.stages halve images of corpus.size {size} to a single pixel: "
                 f"take fewer stages, {2**halvings + 1} pixels or more, or model.norm group"
             )
+        may_differ = self.sharding == "by_epoch" and not self.drop_last and self.accumulation > 1
+        if model.norm == "sync_batch" and self.device == "cuda" and may_differ:
+            raise ValueError(
+                "model.norm sync_batch waits for all ranks in every forward, and in a short last window ranks may have "
+                "unequal numbers of microbatches: set drop_last to true, or accumulation to 1"
+            )
         if model.norm == "sync_batch" and self.device == "cpu":
             raise ValueError(
                 "model.norm sync_batch needs device cuda, since torch's SyncBatchNorm refuses CPU tensors: take norm "
