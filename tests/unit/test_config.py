@@ -514,6 +514,16 @@ def test_images_and_tokens_do_not_mix(load, text, problem):
     assert f"mine.yaml: {problem}" in str(refusal.value)
 
 
+def test_ranks_that_wait_for_each_other_in_every_forward_need_as_many_of_them(load):
+    """203 images, 2 x 8 per window: the last holds 6 and 5; with 17 left, ranks would have 2 and 1."""
+    synchronized = f"{{{IMAGES}, device: cuda, sharding: by_epoch}}"
+    norm = {"model": {"norm": "sync_batch"}}
+    with pytest.raises(ConfigError, match=r"unequal numbers of microbatches: set drop_last to true, or accumulation"):
+        load(synchronized, norm | {"accumulation": 2})
+    for fitting in ({"accumulation": 1}, {"accumulation": 2, "drop_last": True}, {"sharding": "by_length"}):
+        assert load(synchronized, norm | fitting).model.norm == "sync_batch"
+
+
 def test_what_fits_images(load):
     assert load(f"{{{IMAGES}}}").corpus == Images(train=203)
     synchronized = load(f"{{{IMAGES}, device: cuda}}", {"model": {"norm": "sync_batch"}})

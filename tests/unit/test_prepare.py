@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from ddp_tokens.config_reading import load_experiment
 from ddp_tokens.corpora import rows, vocabulary
 from ddp_tokens.corpora.lock import read_corpus
 from ddp_tokens.corpora.rows import supervised_in
@@ -14,7 +15,7 @@ from ddp_tokens.layout import Layout
 from ddp_tokens.plan import make_shard, read_plan
 from ddp_tokens.prepare import prepare, require_preparable
 from ddp_tokens.steps import dump, view
-from tests.helpers import TINY_CORPUS, record, tiny_experiment, write_lines
+from tests.helpers import PROJECT, TINY_CORPUS, record, tiny_experiment, write_lines
 
 GRAMMAR = {"kind": "verb_grammar", "train": 33, "validation": 4, "test": 8}
 
@@ -205,3 +206,14 @@ def test_a_row_without_tokens_is_refused_by_its_line_when_prepared_by_hand(tmp_p
     path = write_lines(tmp_path / "mine.jsonl", record("a", tokens=("x", "y")), {"id": "b", "split": "train"})
     with pytest.raises(CorpusError, match=r"mine\.jsonl, line 2: field 'tokens' is missing \(id 'b'\)"):
         prepare_in(tmp_path / "out", tiny_experiment(corpus={"path": str(path)}))
+
+
+def test_minimum_by_epoch_goes_through_all_rows_before_any_comes_again(tmp_path):
+    """1024 rows are 32 windows of 2 x 8 on two ranks, so that 100 updates end inside the fourth epoch."""
+    experiment = load_experiment(PROJECT / "config" / "minimum.yaml", {"sharding": "by_epoch"})
+    plan = json.loads(prepare_in(tmp_path, experiment).plan.read_text())["plan"]
+    assert len(plan) == 100
+    for first in (0, 32, 64):
+        epoch = [row_id for window in plan[first : first + 32] for of_rank in window for m in of_rank for row_id in m]
+        assert len(epoch) == len(set(epoch)) == 1024
+    assert plan[:32] != plan[32:64]
