@@ -1,21 +1,13 @@
 """The one definition of every setting. Validation, command-line flags and config/README.md come from it."""
 
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from ddp_tokens.check_settings import Tolerance, Tolerances
 from ddp_tokens.corpus_settings import Corpus, GeneratedCorpus, Images, OwnImages, OwnRows, VerbGrammar
 from ddp_tokens.epochs import windows_per_epoch
-from ddp_tokens.setting_types import (
-    NO_BOOLEAN,
-    Fraction,
-    NonNegative,
-    NonNegativeReal,
-    Positive,
-    PositiveReal,
-    Real,
-    Section,
-)
+from ddp_tokens.setting_types import Fraction, NonNegative, Positive, Real, Section
 from ddp_tokens.sources import module_path
 from ddp_tokens.training_settings import (
     AdamW,
@@ -55,33 +47,6 @@ __all__ = [
 
 # The kinds of work that come with the project, and whether their rows are images.
 OF_IMAGES = {"token_labels": False, "causal_lm": False, "images": True}
-
-
-class Tolerance(Section):
-    """A gradient value agrees when |ddp - ref| <= atol + rtol * |ref|."""
-
-    atol: NonNegativeReal = Field(description="absolute part, in units of the gradient")
-    rtol: NonNegativeReal = Field(description="relative part, as a fraction of |ref|")
-
-
-class Tolerances(Section):
-    """What gradient parity accepts. Errors are norms, parameter by parameter, against the reference in float64."""
-
-    float64: PositiveReal = Field(
-        1e-12,
-        description="in float64, where only the formula can make a difference: error as a fraction of the norm",
-    )
-    native: PositiveReal = Field(
-        4.0, description="in the training dtype: error as a multiple of that of one process in the same dtype"
-    )
-    power: Annotated[float, Field(ge=1, allow_inf_nan=False), NO_BOOLEAN] = Field(
-        3.0,
-        description="a wrong formula that is fewer tolerances away cannot be told from the right one: inconclusive",
-    )
-    published: Tolerance = Field(
-        Tolerance(atol=1e-6, rtol=1e-4),
-        description="the published criterion for each value, in the training dtype; reported beside, decides nothing",
-    )
 
 
 class Exercise(Section):
@@ -204,10 +169,11 @@ class Experiment(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.interrupt_at >= self.steps:
-            raise ValueError(f"interrupt_at {self.interrupt_at} must come before the last update, steps {self.steps}")
         self._require_epochs()
         self._require_images()
+        self._follow_epochs()
+        if self.interrupt_at >= self.steps:
+            raise ValueError(f"interrupt_at {self.interrupt_at} must come before the last update, steps {self.steps}")
         if self.backend == "nccl" and self.device == "cpu":
             raise ValueError("backend nccl needs device cuda")
         if self.launcher == "fork" and self.device == "cuda":
@@ -222,13 +188,24 @@ class Experiment(Section):
             "epochs": self.epochs is not None,
             "drop_last": self.drop_last,
             "save_every": self.save_every > 0,
-            "schedule.per: epoch": isinstance(self.schedule, Cosine) and self.schedule.per == "epoch",
+            "schedule.per epoch": isinstance(self.schedule, Cosine) and self.schedule.per == "epoch",
         }
         for field, is_set in needing.items():
             if is_set and not by_epoch:
-                raise ValueError(f"{field} needs sharding by_epoch, not {self.sharding}: otherwise there are no epochs")
-        if self.epochs is not None and self.steps != self.epochs * self.windows_per_epoch(self.training_rows):
-            raise ValueError("give epochs or steps, not both: steps follows from epochs")
+                raise ValueError(
+                    f"{field} needs sharding by_epoch, not {self.sharding}, under which there are no epochs"
+                    + (": set schedule.per to update" if field.startswith("schedule") else "")
+                )
+
+    def _follow_epochs(self) -> None:
+        if self.epochs is None:
+            return
+        steps = self.epochs * self.windows_per_epoch(self.training_rows)
+        if "steps" in self.model_fields_set and self.steps != steps:
+            raise ValueError(
+                f"give epochs or steps, not both: epochs {self.epochs} are {steps} updates, and steps says {self.steps}"
+            )
+        vars(self)["steps"] = steps
 
     def _require_images(self) -> None:
         of_images = isinstance(self.corpus, Images | OwnImages)
@@ -238,10 +215,31 @@ class Experiment(Section):
                 "and workload images, tokens need model.kind transformer"
             )
         if OF_IMAGES.get(self.workload, of_images) != of_images:
-            raise ValueError(f"workload {self.workload} does not go with corpus {self.corpus.kind}")
+            raise ValueError(
+                f"workload {self.workload} does not go with corpus {self.corpus.kind}: images need workload images, "
+                "tokens need token_labels or causal_lm"
+            )
         if self.augmentation != "none" and not of_images:
             raise ValueError(f"augmentation {self.augmentation} is for images, not for corpus {self.corpus.kind}")
-        if isinstance(self.model, ResNet) and self.model.norm == "sync_batch" and self.device == "cpu":
+        if isinstance(self.model, ResNet):
+            self._require_fitting(self.model)
+
+    def _require_fitting(self, model: ResNet) -> None:
+        """One pixel of one image, as a short last window may hold, has no variance: torch refuses it amidst a run."""
+        size = self.corpus.size if isinstance(self.corpus, Images | OwnImages) else None
+        halvings = len(model.stages) - 1
+        if size is not None and size <= 2**halvings and model.norm != "group":
+            raise ValueError(
+                f"the {len(model.stages)} stages of model.stages halve images of corpus.size {size} to a single pixel: "
+                f"take fewer stages, {2**halvings + 1} pixels or more, or model.norm group"
+            )
+        may_differ = self.sharding == "by_epoch" and not self.drop_last and self.accumulation > 1
+        if model.norm == "sync_batch" and self.device == "cuda" and may_differ:
+            raise ValueError(
+                "model.norm sync_batch waits for all ranks in every forward, and in a short last window ranks may have "
+                "unequal numbers of microbatches: set drop_last to true, or accumulation to 1"
+            )
+        if model.norm == "sync_batch" and self.device == "cpu":
             raise ValueError(
                 "model.norm sync_batch needs device cuda, since torch's SyncBatchNorm refuses CPU tensors: take norm "
                 "batch or group here"

@@ -22,6 +22,9 @@ The same fields can be set
 - for one call: `snakemake --cores 2 --config world_size=4` or `--config 'optimizer={lr: 0.01}'`;
 - by hand, as flags: `--world-size 4 --optimizer.lr 0.01` (underscores work too).
 
+A file may lie over another one beside it: `base: images.yaml` takes that file's fields, and this file's replace some of
+them, section by section. Its results go to its own name. What an upper layer says of `steps` or `epochs` replaces both.
+
 A changed setting reruns the steps that read it, and what depends on them. An unknown field, a wrong type or a value out
 of range stops the rebuild before its first job.
 """

@@ -12,7 +12,11 @@ from ddp_tokens.errors import ConfigError
 from ddp_tokens.yaml_files import read_yaml
 
 # What pydantic says otherwise than whoever writes a YAML file: by the type of its error.
-PLAINLY = {"tuple_type": "a list is needed", "model_type": "a section with fields of its own is needed"}
+PLAINLY = {
+    "tuple_type": "a list is needed",
+    "too_short": "the list is too short",
+    "model_type": "a section with fields of its own is needed",
+}
 
 
 def load_experiment(path: Path | str, overrides: Mapping[str, Any] | None = None) -> Experiment:
@@ -20,47 +24,62 @@ def load_experiment(path: Path | str, overrides: Mapping[str, Any] | None = None
 
     Raises ConfigError, naming the file and the field.
     """
+    layers = _files(Path(path))
+    if overrides:
+        layers.append((f"{path}, as overridden on the command line", dict(overrides)))
     values: dict[str, Any] = Experiment(name="defaults").model_dump() | {"name": Path(path).stem}
-    for layer in (*_files(Path(path)), overrides or {}):
-        if layer.get("epochs") is not None and "steps" in layer:
-            raise ConfigError(f"{path}: give epochs or steps, not both: steps follows from epochs")
-        values = merge(values, layer) | ({"epochs": None} if "steps" in layer else {})
+    for source, layer in layers:
+        values = _laid_over(values, layer, source)
     try:
-        return Experiment.model_validate(_with_steps(values))
+        return Experiment.model_validate(values)
     except ValidationError as error:
-        overridden = overrides and error.errors()[0]["loc"][:1] and error.errors()[0]["loc"][0] in overrides
-        source = f"{path}, as overridden on the command line" if overridden else f"{path}"
-        raise ConfigError(f"{source}: {describe(error)}") from None
+        raise ConfigError(f"{_source(path, layers, error)}: {describe(error)}") from None
 
 
-def _files(path: Path) -> list[dict[str, Any]]:
-    """The content of a YAML file, after that of the file that its field `base` names, and so on; lowest first."""
-    layers: list[dict[str, Any]] = []
+Layer = tuple[str, dict[str, Any]]  # where it comes from, and its content
+
+
+def _files(path: Path) -> list[Layer]:
+    """A YAML file, after the one that its field `base` names, and so on; lowest first."""
+    layers: list[Layer] = []
     seen: list[Path] = []
-    while path not in seen:
-        seen.append(path)
+    while path.resolve() not in seen:
+        seen.append(path.resolve())
         layer = dict(read_yaml(path))
         base = layer.pop("base", None)
-        layers.insert(0, layer)
+        if layers:
+            layer.pop("name", None)  # of that file's own results
+        layers.insert(0, (str(path), layer))
         if base is None:
             return layers
         if not isinstance(base, str):
             raise ConfigError(f"{path}: field 'base': the name of a YAML file beside this one is needed (got {base!r})")
+        if not (path.parent / base).is_file():
+            raise ConfigError(f"{path}: field 'base': {path.parent / base} does not exist")
         path = path.parent / base
-    raise ConfigError(f"{seen[-1]}: field 'base' leads back to {path}: an experiment cannot lie over itself")
+    raise ConfigError(f"{layers[0][0]}: field 'base' leads back to {path}: an experiment cannot lie over itself")
 
 
-def _with_steps(values: dict[str, Any]) -> dict[str, Any]:
-    """Where `epochs` is given, with the number of updates that follows from it, if the rest is valid."""
-    if values["epochs"] is None:
-        return values
-    anything = values | {"epochs": None, "steps": values["interrupt_at"] + 1}
-    try:
-        experiment = Experiment.model_validate(anything)
-        steps = values["epochs"] * experiment.windows_per_epoch(experiment.training_rows)
-    except (ValidationError, ValueError, TypeError):
-        return values  # which is refused, and said why
-    return values | {"steps": steps}
+def _laid_over(values: dict[str, Any], layer: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """`epochs` of an upper layer takes the place of `steps` of a lower one, which would follow from it, and the other
+    way round.
+    """
+    if layer.get("epochs") is not None and "steps" in layer:
+        raise ConfigError(f"{source}: give epochs or steps, not both: steps follows from epochs")
+    merged = merge(values, layer)
+    if "steps" in layer:
+        merged["epochs"] = None
+    elif layer.get("epochs") is not None:
+        merged.pop("steps", None)
+    return merged
+
+
+def _source(path: Path | str, layers: Sequence[Layer], error: ValidationError) -> str:
+    """The uppermost layer that sets the field of the first problem; the experiment's file where it is no field's alone
+    or left out.
+    """
+    field = error.errors()[0]["loc"][:1]
+    return next((source for source, layer in reversed(layers) if field and field[0] in layer), str(path))
 
 
 def merge(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:

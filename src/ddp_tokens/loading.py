@@ -4,7 +4,9 @@ What a batch holds depends on the plan, the rows, the seed and its place in the 
 run may be interrupted, and resumed with another number of workers, anywhere.
 """
 
+import os
 import signal
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,11 +18,12 @@ from torch.utils.data import DataLoader, Dataset
 from ddp_tokens.corpora.rows import Row
 from ddp_tokens.errors import UserError
 from ddp_tokens.plan import Plan, microbatches_of
+from ddp_tokens.watching import end_with
 from ddp_tokens.workloads import Workload, augmenter
 from ddp_tokens.world import World
 
 NONE = "none"
-FOR_THE_RANK = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+FOR_THE_RANK = (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 
 
 @dataclass(frozen=True)
@@ -60,12 +63,15 @@ class Batches(Dataset[Any]):
 
 
 def windows_of_rank(batches: Batches, first: int, until: int) -> Iterator[list[Any]]:
-    """For each of the updates `first` to `until`, this rank's batches on its device."""
+    """For each of the updates `first` to `until`, this rank's batches on its device. Workers end when it does."""
     window_of = {step: batches.plan[step - 1][batches.world.rank] for step in range(first, until + 1)}
     places = [(step, index) for step, microbatches in window_of.items() for index in range(len(microbatches))]
     made = _made(batches, places)
-    for microbatches in window_of.values():
-        yield [_usable(next(made), batches.world) for _ in microbatches]
+    try:
+        for microbatches in window_of.values():
+            yield [_usable(next(made), batches.world) for _ in microbatches]
+    finally:
+        del made  # with it go the workers; the traceback of an error would keep both
 
 
 def _made(batches: Batches, places: Sequence[tuple[int, int]]) -> Iterator[Any]:
@@ -79,7 +85,7 @@ def _made(batches: Batches, places: Sequence[tuple[int, int]]) -> Iterator[Any]:
             num_workers=workers,
             persistent_workers=workers > 0,
             multiprocessing_context="fork" if workers else None,
-            worker_init_fn=_leave_signals_to_the_rank,
+            worker_init_fn=_obey_only_the_rank,
             pin_memory=batches.world.device.startswith("cuda"),
             generator=Generator(),  # a generator of its own: a draw from torch's would change the run
         )
@@ -96,7 +102,18 @@ def _usable(batch: Any, world: World) -> Any:
     return batch if world.device == "cpu" else batch.to(world.device, non_blocking=True)
 
 
-def _leave_signals_to_the_rank(worker: int) -> None:
+def _obey_only_the_rank(worker: int) -> None:
     """A wish to stop reaches the whole process group; the rank ends its window first, and needs its batches for it."""
+    rank = os.getppid()
     for number in FOR_THE_RANK:
         signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    threading.Thread(target=_end_when_told, args=(rank,), name="obeying", daemon=True).start()
+    end_with([rank])
+
+
+def _end_when_told(rank: int) -> None:
+    """By SIGTERM Python ends the workers of a rank that exits with an error, and waits for them."""
+    while signal.sigwaitinfo([signal.SIGTERM]).si_pid != rank:
+        pass
+    os._exit(0)

@@ -46,8 +46,8 @@ class Measured:
         held = [window for window in self.prepared.plan if sum(len(rows) for of in window for rows in of) >= most]
         if not held:
             raise PlanError(
-                f"no window holds {most} rows, one for each of {counted(most)} (field scaling.processes): raise batch or "
-                "accumulation, or measure fewer"
+                f"no window holds {most} rows, one for each of {counted(most)} (field scaling.processes): raise batch "
+                "or accumulation, or measure fewer"
             )
         return held
 

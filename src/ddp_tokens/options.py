@@ -68,6 +68,8 @@ def parse_field_flags(program: str, arguments: Sequence[str]) -> dict[str, objec
         if unknown != problem:
             name = unknown.split()[0].partition("=")[0].lstrip("-").replace("-", "_")
             problem = f"unknown flag {unknown}{suggestion(name)}"
+            if not unknown.startswith("-"):
+                problem = f"'{unknown.split()[0]}' belongs to no flag: one like --use-amp or --no-use-amp has no value"
         raise ConfigError(f"{problem}; --help lists every flag") from None
 
 

@@ -137,8 +137,9 @@ def one_share_each(plan: Plan, world_size: int) -> Plan:
     """As many windows, in which each of `world_size` ranks has as much to do as one rank of the plan.
 
     The plan's shares are given out in order, window by window and rank by rank; after the last comes the first again.
+    Shares without rows are left out: a window of nothing else has no mean.
     """
-    shares = cycle(share for window in plan for share in window)
+    shares = cycle(share for window in plan for share in window if any(share))
     return [[next(shares) for _ in range(world_size)] for _ in plan]
 
 

@@ -47,7 +47,7 @@ def require_preparable(experiment: Experiment) -> None:
 
 
 def prepare(experiment: Experiment, rows_path: Path, lock_path: Path, plan_path: Path) -> None:
-    """Sharded by index, the log says what each rank holds.
+    """Sharded by index or by epoch, the log says what each rank holds.
 
     Raises CorpusError at the first row that is refused, PlanError when a pool is too small for a window.
     """
@@ -67,6 +67,9 @@ def prepare(experiment: Experiment, rows_path: Path, lock_path: Path, plan_path:
     write_json(plan_path, plan_document(plan, settings, read_json(lock_path)["corpus_sha256"]))
     if experiment.sharding == BY_INDEX:
         for line in _shards(training, experiment.world_size):
+            log.info(line)
+    if experiment.sharding == BY_EPOCH:
+        for line in _shares(experiment, len(training)):
             log.info(line)
 
 
@@ -108,3 +111,13 @@ def _shards(training: Sequence[Row], world_size: int) -> Iterator[str]:
         shard = [by_id[row_id] for row_id in pool]
         first = shard[0].text or shard[0].id
         yield f"rank {rank}: {len(shard)} rows, {supervised_in(shard):,} supervised units, first '{first}'"
+
+
+def _shares(experiment: Experiment, rows: int) -> Iterator[str]:
+    """A line per rank: its rows in an epoch, and where the last window is short, how many of them that holds."""
+    windows, full = experiment.windows_per_epoch(rows), experiment.accumulation * experiment.batch
+    for rank in range(experiment.world_size):
+        own = min(len(range(rank, rows, experiment.world_size)), windows * full)
+        last = max(0, own - (windows - 1) * full)
+        short = f", the last with {last}" if last < full else ""
+        yield f"rank {rank}: {own:,} rows per epoch in {windows:,} windows of {full}{short}"

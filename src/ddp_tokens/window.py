@@ -1,7 +1,7 @@
 """One accumulation window: forward and backward of every microbatch, one synchronization, no update."""
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from ddp_tokens.workloads import Workload, require_same_units
 from ddp_tokens.world import World
 
 REDUCTION = "all-reduce of the gradients"
+BUFFERS = "forward, with the broadcast of the buffers"
 FULL = Precision()
 
 
@@ -57,7 +58,7 @@ def accumulate(
         is_last = index == len(batches) - 1
         progress.begins_microbatch(index + 1)
         with nullcontext() if is_last else model.no_sync():
-            with progress.spent(FORWARD), precision.autocast():
+            with _going_forward(model, index, progress), precision.autocast():
                 outputs = workload.forward(model, batch)
                 loss, units_of_batch = workload.loss_sum(outputs, batch)
             _require_precise(loss, precision)
@@ -76,6 +77,13 @@ def _require_precise(loss: torch.Tensor, precision: Precision) -> None:
             f"the workload sums its losses in {str(loss.dtype).removeprefix('torch.')} when use_amp is set: let its "
             "loss_sum add up .float() values, as cross_entropy does by itself"
         )
+
+
+def _going_forward(model: torch.nn.Module, index: int, progress: Progress) -> AbstractContextManager[None]:
+    """Where a model has buffers, DDP broadcasts them in the first forward after a synchronizing backward."""
+    if index == 0 and next(model.buffers(), None) is not None:
+        return progress.entered(BUFFERS, FORWARD)
+    return progress.spent(FORWARD)
 
 
 def sum_window(workload: Workload, window: str, loss_sum: float, summed: float, counted: int, world: World) -> float:

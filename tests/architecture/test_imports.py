@@ -24,6 +24,7 @@ ROOMS = [
     "epochs",
     "corpus_settings",
     "training_settings",
+    "check_settings",
     "config",
     "config_reading",
     "config_docs",

@@ -1,12 +1,18 @@
 """Scores are sums over rows, each counted once, whatever the number of ranks."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.utils.data import DistributedSampler
 
+from ddp_tokens.config import Images, ResNet
+from ddp_tokens.corpora.images import make, recipe
+from ddp_tokens.corpora.lock import ImageShape
+from ddp_tokens.corpora.pixels import open_images
 from ddp_tokens.corpora.rows import Row
 from ddp_tokens.evaluation import evaluate
-from ddp_tokens.workloads import token_labels
+from ddp_tokens.workloads import images, token_labels
 from ddp_tokens.world import World
 from tests.distributed.ranks import run_ranks
 from tests.distributed.test_windows_without_units import small_model
@@ -61,6 +67,28 @@ def test_padded_sampler_counts_twice_and_we_count_each_of_21_rows_once(tmp_path,
         }
         for name in ("loss_sum", "loss", "accuracy"):
             assert scores[name] == pytest.approx(alone[name], rel=1e-12)
+
+
+IMAGES = Images(train=1, validation=0, test=21, classes=3, size=8)
+
+
+def score_images(world: World) -> dict[str, float]:
+    pixels = open_images(recipe(IMAGES, 5))
+    rows = [replace(row, images=pixels) for row in make(IMAGES, 5) if row.split == "test"]
+    torch.manual_seed(0)
+    model = images.build_model(ResNet(stages=(4,), blocks=1), ImageShape(3, 3, 8, 8)).double()
+    return evaluate(model, images, rows, BATCH, world)
+
+
+def test_each_of_21_images_counts_once_on_two_ranks(tmp_path):
+    """11 and 10; the sampler's 22nd would be one counted twice. BatchNorm's statistics are frozen."""
+    [alone] = run_ranks(score_images, 1, tmp_path)
+    assert (alone["rows"], alone["units"]) == (21, 21)
+    assert 0 < alone["correct"] < 21
+    for scores in run_ranks(score_images, 2, tmp_path):
+        assert (scores["rows"], scores["units"], scores["correct"]) == (21, 21, alone["correct"])
+        assert [batch["rows"] for batch in scores["batches"]] == [4, 4, 3, 4, 4, 2]
+        assert scores["loss_sum"] == pytest.approx(alone["loss_sum"], rel=1e-12)
 
 
 def test_fewer_rows_than_ranks_leave_a_rank_with_nothing_to_add(tmp_path):

@@ -4,8 +4,23 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from ddp_tokens.config import AdamW, Experiment, GeneratedCorpus, OwnRows, Sgd, Tolerance, VerbGrammar
+from ddp_tokens.config import (
+    AdamW,
+    Constant,
+    Cosine,
+    Experiment,
+    GeneratedCorpus,
+    Images,
+    OwnImages,
+    OwnRows,
+    ResNet,
+    Sgd,
+    Tolerance,
+    Transformer,
+    VerbGrammar,
+)
 from ddp_tokens.config_reading import kinds_of, load_experiment, merge, sections_of
+from ddp_tokens.epochs import place_in_epoch
 from ddp_tokens.errors import ConfigError
 from tests.helpers import PROJECT
 
@@ -54,7 +69,25 @@ WRONG_TYPES_AND_RANGES = {
     "corpus: {max_length: long}": "field 'corpus.max_length'",
     "corpus: {path: 5}": "field 'corpus.path'",
     "corpus: {path: rows.jsonl, classes: 0}": "field 'corpus.classes'",
-    "corpus: {kind: verbs}": "field 'corpus.kind': Input should be one of 'generated', 'verb_grammar', 'own' (got",
+    "corpus: {kind: verbs}": "field 'corpus.kind': Input should be one of 'generated', 'verb_grammar', 'own', "
+    "'images', 'own_images' (got 'verbs')",
+    "corpus: {kind: images, train: 0}": "field 'corpus.train'",
+    "corpus: {kind: images, validation: -1}": "field 'corpus.validation'",
+    "corpus: {kind: images, test: 0}": "field 'corpus.test'",
+    "corpus: {kind: images, classes: 1}": "field 'corpus.classes': Input should be greater than or equal to 2 (got 1)",
+    "corpus: {kind: images, channels: 0}": "field 'corpus.channels'",
+    "corpus: {kind: images, size: 3}": "field 'corpus.size': Input should be greater than or equal to 4 (got 3)",
+    "corpus: {kind: images, noise: -0.5}": "field 'corpus.noise'",
+    "corpus: {kind: images, noise: .inf}": "field 'corpus.noise'",
+    "corpus: {kind: own_images, train: 1, test: 1}": "field 'corpus.path' is missing",
+    "corpus: {kind: own_images, path: p, test: 1}": "field 'corpus.train' is missing",
+    "corpus: {kind: own_images, path: p, train: 1}": "field 'corpus.test' is missing",
+    "corpus: {kind: own_images, path: 3, train: 1, test: 1}": "field 'corpus.path'",
+    "corpus: {kind: own_images, path: p, train: 0, test: 1}": "field 'corpus.train'",
+    "corpus: {kind: own_images, path: p, train: 1, test: 0}": "field 'corpus.test'",
+    "corpus: {kind: own_images, path: p, train: 1, test: 1, validation: -1}": "field 'corpus.validation'",
+    "corpus: {kind: own_images, path: p, train: 1, test: 1, channels: 2}": "field 'corpus.channels'",
+    "corpus: {kind: own_images, path: p, train: 1, test: 1, size: 3}": "field 'corpus.size'",
     "corpus: {kind: verb_grammar, train: 0}": "field 'corpus.train'",
     "corpus: {kind: verb_grammar, validation: 0}": "field 'corpus.validation'",
     "corpus: {kind: verb_grammar, test: few}": "field 'corpus.test'",
@@ -70,10 +103,20 @@ WRONG_TYPES_AND_RANGES = {
     "model: {feed_forward: x}": "field 'model.feed_forward'",
     "model: {dropout: 1}": "field 'model.dropout'",
     "model: {dropout: -0.1}": "field 'model.dropout'",
+    "model: resnet": "a section with fields of its own is needed, such as {kind: resnet} (got 'resnet')",
+    "model: {kind: vit}": "field 'model.kind': Input should be one of 'transformer', 'resnet' (got 'vit')",
+    "model: {kind: resnet, stages: 64}": "field 'model.stages': a list is needed (got 64)",
+    "model: {kind: resnet, stages: []}": "field 'model.stages': the list is too short (got [])",
+    "model: {kind: resnet, stages: [64, 0]}": "field 'model.stages.1'",
+    "model: {kind: resnet, blocks: 0}": "field 'model.blocks'",
+    "model: {kind: resnet, norm: layer}": "field 'model.norm': Input should be 'batch', 'sync_batch' or 'group'",
+    "model: {kind: resnet, groups: 0}": "field 'model.groups'",
+    "model: {kind: resnet, norm: group, stages: [8, 12]}": "groups 8 must divide the channels of every stage, [8, 12]",
     "optimizer: {lr: 0}": "field 'optimizer.lr'",
     "optimizer: {lr: fast}": "field 'optimizer.lr'",
     "optimizer: {lr: .nan}": "field 'optimizer.lr'",
     "optimizer: {momentum: 1}": "field 'optimizer.momentum'",
+    "optimizer: {weight_decay: -1}": "field 'optimizer.weight_decay'",
     "optimizer: {clip_norm: 0}": "field 'optimizer.clip_norm'",
     "optimizer: {clip_norm: .inf}": "field 'optimizer.clip_norm'",
     "optimizer: {clip_norm: true}": "field 'optimizer.clip_norm'",
@@ -91,6 +134,32 @@ WRONG_TYPES_AND_RANGES = {
     "optimizer: {kind: adamw, eps: 0}": "field 'optimizer.eps'",
     "optimizer: {kind: adamw, weight_decay: -0.1}": "field 'optimizer.weight_decay'",
     "optimizer: {kind: adamw, clip_norm: 0}": "field 'optimizer.clip_norm'",
+    "schedule: cosine": "a section with fields of its own is needed, such as {kind: cosine} (got 'cosine')",
+    "schedule: {kind: linear}": "field 'schedule.kind': Input should be one of 'constant', 'cosine' (got 'linear')",
+    "schedule: {kind: cosine, per: step}": "field 'schedule.per': Input should be 'epoch' or 'update' (got 'step')",
+    "schedule: {kind: cosine, final_lr: -1}": "field 'schedule.final_lr'",
+    "schedule: {kind: cosine}": "schedule.per epoch needs sharding by_epoch, not by_length, under which there are no "
+    "epochs: set schedule.per to update",
+    "epochs: 0": "field 'epochs': Input should be greater than or equal to 1 (got 0)",
+    "epochs: [3]": "field 'epochs': Input should be a valid integer (got [3])",
+    "epochs: 2.5": "field 'epochs'",
+    "epochs: 3": "epochs needs sharding by_epoch, not by_length, under which there are no epochs",
+    "{epochs: 3, steps: 96, sharding: by_epoch}": "give epochs or steps, not both: steps follows from epochs",
+    "{epochs: 3, sharding: by_epoch, corpus: {path: r}}": "epochs needs a corpus that states its number of",
+    "{epochs: 1, sharding: by_epoch}": "interrupt_at 50 must come before the last update, steps 32",
+    "{epochs: 1, sharding: by_epoch, drop_last: true, batch: 500}": "1024 training rows over world_size 2 do not fill",
+    "drop_last: true": "drop_last needs sharding by_epoch, not by_length",
+    "drop_last: some": "field 'drop_last'",
+    "save_every: 1": "save_every needs sharding by_epoch, not by_length",
+    "save_every: -1": "field 'save_every'",
+    "augmentation: flip": "field 'augmentation': Input should be 'none', 'shift' or 'shift_and_flip' (got 'flip')",
+    "augmentation: shift": "augmentation shift is for images, not for corpus generated",
+    "workers: -1": "field 'workers'",
+    "use_amp: maybe": "field 'use_amp'",
+    "amp_dtype: float32": "field 'amp_dtype': Input should be 'auto', 'bfloat16' or 'float16' (got 'float32')",
+    "log_interval: 0": "field 'log_interval'",
+    "tensorboard: 3": "field 'tensorboard'",
+    "profile: x": "field 'profile'",
     "steps: 0": "field 'steps'",
     "steps: ten": "field 'steps'",
     "steps: [1]": "field 'steps'",
@@ -104,7 +173,7 @@ WRONG_TYPES_AND_RANGES = {
     "batch: 2.5": "field 'batch'",
     "accumulation: 0": "field 'accumulation'",
     "world_size: 0": "field 'world_size'",
-    "sharding: random": "field 'sharding': Input should be 'by_length' or 'by_index' (got 'random')",
+    "sharding: random": "field 'sharding': Input should be 'by_length', 'by_index' or 'by_epoch' (got 'random')",
     "device: gpu": "field 'device'",
     "backend: mpi": "field 'backend'",
     "backend: nccl": "backend nccl needs device cuda",
@@ -126,6 +195,7 @@ WRONG_TYPES_AND_RANGES = {
     "scaling: {processes: [1, 2, 2]}": "processes must hold 1 and 2, each once, smallest first, not [1, 2, 2]",
     "scaling: {repeats: 0}": "field 'scaling.repeats'",
     "scaling: {windows: 0}": "field 'scaling.windows'",
+    "scaling: {accuracy: 1}": "field 'scaling.accuracy'",
     "exercise: {counts_before: [0, 1]}": "field 'exercise.counts_before.0'",
     "exercise: {counts_after: [1]}": "counts_before, counts_after and losses need one entry per rank each",
     "exercise: {losses: [x, 1]}": "field 'exercise.losses.0'",
@@ -150,21 +220,21 @@ def leaves(section, prefix=(), kind=""):
             yield from leaves(part, (*prefix, name), own)
 
 
-def kind_in(section):
+def kind_in(name, section):
     """As the definition says where `kind` is left out."""
-    first = "generated" if section.keys() & GeneratedCorpus.model_fields else "sgd"
-    return section.get("kind", "own" if "path" in section else first)
+    first = {"corpus": "generated", "model": "transformer", "optimizer": "sgd", "schedule": "constant"}
+    return section.get("kind", "own" if "path" in section else first[name])
 
 
 def sets(text, path, kind):
     """Does the text give this field a value, in a section of this kind?"""
-    values = yaml.safe_load(text)
+    values, above = yaml.safe_load(text), None
     for name in path:
         if not isinstance(values, dict) or name not in values:
             return False
-        if kind and name == path[-1] != "kind" and kind_in(values) != kind:
+        if kind and name == path[-1] != "kind" and kind_in(above, values) != kind:
             return False
-        values = values[name]
+        values, above = values[name], name
     return True
 
 
@@ -185,10 +255,11 @@ NUMBERS = sorted(
 @pytest.mark.parametrize(("path", "kind"), NUMBERS, ids=lambda part: part if isinstance(part, str) else ".".join(part))
 def test_a_boolean_is_no_number(load, path, kind):
     """YAML's `batch: yes` would be read as 1."""
-    in_a_list = path[-1] in ("counts_before", "counts_after", "losses", "betas", "processes")
-    value = {path[-1]: [True, 1] if in_a_list else True}
+    in_a_list = path[-1] in ("counts_before", "counts_after", "losses", "betas", "processes", "stages")
+    value = {"train": 1, "test": 1} if kind == "own_images" else {}
+    value |= {path[-1]: [True, 1] if in_a_list else True}
     value |= {"kind": kind} if kind else {}
-    value |= {"path": "rows.jsonl"} if kind == "own" else {}
+    value |= {"path": "rows.jsonl"} if kind.startswith("own") else {}
     for name in reversed(path[:-1]):
         value = {name: value}
     field = ".".join(path) + in_a_list * ".0"
@@ -198,7 +269,8 @@ def test_a_boolean_is_no_number(load, path, kind):
 
 def test_the_numbers_of_every_kind_are_among_them():
     kinds = {kind for _, kind in NUMBERS}
-    assert kinds == {"", "generated", "verb_grammar", "own", "sgd", "adamw"}
+    with_numbers = {"transformer", "resnet", "sgd", "adamw", "cosine"}
+    assert kinds == {"", "generated", "verb_grammar", "own", "images", "own_images"} | with_numbers
     assert len(NUMBERS) > 40
 
 
@@ -225,9 +297,19 @@ def test_a_misspelt_field_is_refused_with_a_suggestion(load, text, field, sugges
         ("optimizer: {kind: adamw, momentum: 0.9}", "optimizer.momentum", "sgd", "adamw"),
         ("optimizer: {betas: [0.9, 0.99]}", "optimizer.betas", "adamw", "sgd"),
         ("optimizer: {kind: sgd, eps: 0.1}", "optimizer.eps", "adamw", "sgd"),
-        ("corpus: {kind: verb_grammar, path: rows.jsonl}", "corpus.path", "own", "verb_grammar"),
-        ("corpus: {kind: verb_grammar, classes: 3}", "corpus.classes", "generated or own", "verb_grammar"),
-        ("corpus: {path: rows.jsonl, train: 3}", "corpus.train", "generated or verb_grammar", "own"),
+        ("corpus: {kind: verb_grammar, path: rows.jsonl}", "corpus.path", "own or own_images", "verb_grammar"),
+        ("corpus: {kind: verb_grammar, classes: 3}", "corpus.classes", "generated or own or images", "verb_grammar"),
+        (
+            "corpus: {path: rows.jsonl, train: 3}",
+            "corpus.train",
+            "generated or verb_grammar or images or own_images",
+            "own",
+        ),
+        ("corpus: {size: 8}", "corpus.size", "images or own_images", "generated"),
+        ("model: {stages: [64]}", "model.stages", "resnet", "transformer"),
+        ("model: {stages: 64}", "model.stages", "resnet", "transformer"),
+        ("model: {kind: resnet, width: 8}", "model.width", "transformer", "resnet"),
+        ("schedule: {final_lr: 0}", "schedule.final_lr", "cosine", "constant"),
     ],
 )
 def test_a_field_of_another_kind_is_refused_by_both_kinds(load, text, field, owners, kind):
@@ -240,7 +322,7 @@ def test_a_field_of_another_kind_is_refused_by_both_kinds(load, text, field, own
     )
 
 
-@pytest.mark.parametrize("name", ["own", "generated", "sgd"])
+@pytest.mark.parametrize("name", ["own", "generated", "sgd", "images", "resnet", "cosine"])
 def test_a_field_named_like_a_kind_is_named(load, name):
     """No part of a path is taken for pydantic's mark of a kind where it is none."""
     with pytest.raises(ConfigError, match=f"unknown field '{name}'"):
@@ -253,8 +335,10 @@ def test_a_field_named_like_a_kind_is_named(load, name):
 
 def test_the_kinds_are_those_of_the_definition():
     assert kinds_of("optimizer") == {"sgd": Sgd, "adamw": AdamW}
-    assert list(kinds_of("corpus")) == ["generated", "verb_grammar", "own"]
-    assert kinds_of("model") == kinds_of("batch") == kinds_of("nothing") == {}
+    assert list(kinds_of("corpus")) == ["generated", "verb_grammar", "own", "images", "own_images"]
+    assert kinds_of("model") == {"transformer": Transformer, "resnet": ResNet}
+    assert kinds_of("schedule") == {"constant": Constant, "cosine": Cosine}
+    assert kinds_of("scaling") == kinds_of("batch") == kinds_of("nothing") == {}
 
 
 def test_an_unknown_workload_is_refused(load):
@@ -342,6 +426,9 @@ def test_an_optimizer_of_another_kind_replaces_the_section_whole(load, text, ove
     assert load(f"optimizer: {text}", {"optimizer": overrides}).optimizer == expected
 
 
+OWN_IMAGES = OwnImages(path="p", train=3, test=2)
+
+
 @pytest.mark.parametrize(
     ("text", "overrides", "expected"),
     [
@@ -352,10 +439,13 @@ def test_an_optimizer_of_another_kind_replaces_the_section_whole(load, text, ove
         ("{kind: own, path: rows.jsonl, classes: 5}", {"path": "more.jsonl"}, OwnRows(path="more.jsonl", classes=5)),
         ("{path: rows.jsonl}", {"kind": "own", "classes": 5}, OwnRows(path="rows.jsonl", classes=5)),
         ("{path: rows.jsonl}", {"kind": "verb_grammar", "train": 9}, VerbGrammar(train=9)),
+        ("{kind: verb_grammar, train: 9}", {"path": "p", "kind": "own_images", "train": 3, "test": 2}, OWN_IMAGES),
+        ("{kind: own_images, path: q, train: 3, test: 2}", {"path": "p"}, OWN_IMAGES),
     ],
 )
 def test_a_corpus_of_another_kind_replaces_the_section_whole(load, text, overrides, expected):
-    assert load(f"corpus: {text}", {"corpus": overrides}).corpus == expected
+    of_images = ", model: {kind: resnet}, workload: images" * isinstance(expected, OwnImages)
+    assert load(f"{{corpus: {text}{of_images}}}", {"corpus": overrides}).corpus == expected
 
 
 def test_merge_leaves_its_arguments_alone():
@@ -387,3 +477,200 @@ def test_an_experiment_cannot_be_changed_by_accident():
     experiment: BaseModel = Experiment(name="x")
     with pytest.raises(ValueError, match="frozen"):
         experiment.batch = 1
+
+
+IMAGES = "corpus: {kind: images, train: 203}, model: {kind: resnet}, workload: images"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("{corpus: {kind: images}}", "model transformer does not go with corpus images: images need model.kind resnet"),
+        (
+            "{model: {kind: resnet}}",
+            "model resnet does not go with corpus generated: images need model.kind resnet and",
+        ),
+        (
+            "{corpus: {kind: images}, model: {kind: resnet}}",
+            "workload token_labels does not go with corpus images: images need workload images, tokens need",
+        ),
+        (
+            "{workload: images}",
+            "workload images does not go with corpus generated: images need workload images, tokens",
+        ),
+        (
+            "{corpus: {kind: images}, model: {kind: resnet, norm: sync_batch}, workload: images}",
+            "model.norm sync_batch needs device cuda, since torch's SyncBatchNorm refuses CPU tensors: take norm",
+        ),
+        (
+            "{corpus: {kind: images, size: 4}, model: {kind: resnet}, workload: images}",
+            "the 3 stages of model.stages halve images of corpus.size 4 to a single pixel: take fewer stages, 5",
+        ),
+    ],
+)
+def test_images_and_tokens_do_not_mix(load, text, problem):
+    with pytest.raises(ConfigError) as refusal:
+        load(text)
+    assert f"mine.yaml: {problem}" in str(refusal.value)
+
+
+def test_ranks_that_wait_for_each_other_in_every_forward_need_as_many_of_them(load):
+    """203 images, 2 x 8 per window: the last holds 6 and 5; with 17 left, ranks would have 2 and 1."""
+    synchronized = f"{{{IMAGES}, device: cuda, sharding: by_epoch}}"
+    norm = {"model": {"norm": "sync_batch"}}
+    with pytest.raises(ConfigError, match=r"unequal numbers of microbatches: set drop_last to true, or accumulation"):
+        load(synchronized, norm | {"accumulation": 2})
+    for fitting in ({"accumulation": 1}, {"accumulation": 2, "drop_last": True}, {"sharding": "by_length"}):
+        assert load(synchronized, norm | fitting).model.norm == "sync_batch"
+
+
+def test_what_fits_images(load):
+    assert load(f"{{{IMAGES}}}").corpus == Images(train=203)
+    synchronized = load(f"{{{IMAGES}, device: cuda}}", {"model": {"norm": "sync_batch"}})
+    assert synchronized.model == ResNet(norm="sync_batch")
+    assert load(f"{{{IMAGES}}}", {"corpus": {"size": 5}}).corpus.size == 5
+    of_one_pixel = load(f"{{{IMAGES}}}", {"corpus": {"size": 4}, "model": {"norm": "group"}})
+    assert of_one_pixel.model.norm == "group"
+    assert load(f"{{{IMAGES}, augmentation: shift}}").augmentation == "shift"
+
+
+EPOCHS = f"{IMAGES}, sharding: by_epoch, batch: 8, accumulation: 1, epochs: 4, interrupt_at: 20"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "steps"),
+    [
+        ({}, 4 * 13),  # 203 rows on 2 ranks are 102 and 101: 12 windows of 8, and 6 and 5 rows are left
+        ({"drop_last": True}, 4 * 12),
+        ({"world_size": 1}, 4 * 26),  # 25 windows of 8, and 3 rows
+        ({"batch": "16"}, 4 * 7),  # a flag's value is a text
+        ({"accumulation": 2}, 4 * 7),
+        ({"corpus": {"train": "208"}}, 4 * 13),
+        ({"corpus": {"train": 209}}, 4 * 14),
+        ({"epochs": "3"}, 3 * 13),
+        ({"epochs": "2", "interrupt_at": "25"}, 2 * 13),
+    ],
+)
+def test_steps_follow_from_epochs(load, overrides, steps):
+    experiment = load(f"{{{EPOCHS}}}", overrides)
+    assert experiment.steps == steps
+    assert experiment.steps == experiment.epochs * experiment.windows_per_epoch(experiment.corpus.train)
+    assert Experiment.model_validate(experiment.model_dump()) == experiment
+
+
+def test_steps_that_do_not_follow_from_epochs_are_refused():
+    values = {"name": "x", "sharding": "by_epoch", "epochs": 2}
+    assert Experiment(**values).steps == Experiment(**values, steps=64).steps == 64
+    with pytest.raises(ValueError, match="give epochs or steps, not both: epochs 2 are 64 updates, and steps says 63"):
+        Experiment(**values, steps=63)
+
+
+def test_steps_on_the_command_line_replace_epochs_and_the_other_way_round(load):
+    assert (load(f"{{{EPOCHS}}}", {"steps": 30}).steps, load(f"{{{EPOCHS}}}", {"steps": 30}).epochs) == (30, None)
+    assert load("{steps: 60, sharding: by_epoch}", {"epochs": 3}).steps == 3 * 32
+    with pytest.raises(ConfigError, match=r"mine.yaml, as overridden on the command line: give epochs or steps, not b"):
+        load(f"{{{EPOCHS}}}", {"steps": 30, "epochs": 3})
+
+
+def test_mixed_precision_follows_the_device():
+    of = {"float16": {"device": "cuda"}, "bfloat16": {}}
+    for dtype, values in of.items():
+        assert Experiment(name="x", **values).resolved_amp_dtype == dtype
+    assert Experiment(name="x", amp_dtype="float16").resolved_amp_dtype == "float16"
+
+
+def test_images_has_the_articles_values():
+    """50,000 images on 2 ranks: 25,000 each, 391 windows of 64 per epoch, 3910 updates."""
+    experiment = load_experiment(PROJECT / "config" / "images.yaml")
+    assert experiment.optimizer == Sgd(lr=0.01, momentum=0.9, weight_decay=1e-4)
+    assert experiment.schedule == Cosine(per="epoch")
+    assert experiment.model == ResNet(stages=(64, 128, 256), blocks=2, norm="batch")
+    assert experiment.corpus == Images(train=50_000, classes=10, channels=3, size=32)
+    assert (experiment.epochs, experiment.batch, experiment.accumulation, experiment.workers) == (10, 64, 1, 4)
+    assert (experiment.seed, experiment.save_every, experiment.log_interval) == (42, 1, 10)
+    assert (experiment.use_amp, experiment.device, experiment.resolved_amp_dtype) == (True, "cuda", "float16")
+    assert (experiment.steps, experiment.windows_per_epoch(50_000)) == (3910, 391)
+    assert experiment.augmentation != "none"
+    assert place_in_epoch(experiment.interrupt_at + 1, 391) == (5, 45), "the resume is inside an epoch"
+
+
+def test_images_small_is_images_in_another_size():
+    whole, small = (load_experiment(PROJECT / "config" / f"{name}.yaml") for name in ("images", "images_small"))
+    for field in ("seed", "model", "optimizer", "schedule", "sharding", "augmentation", "workload", "save_every"):
+        assert getattr(small, field) == getattr(whole, field), field
+    assert (small.device, small.use_amp) == ("cpu", False)
+    assert small.interrupt_at % small.windows_per_epoch(small.corpus.train), "the resume is inside an epoch"
+
+
+@pytest.fixture
+def files(tmp_path):
+    def write(**texts):
+        for name, text in texts.items():
+            (tmp_path / f"{name}.yaml").write_text(text)
+        return tmp_path
+
+    return write
+
+
+def test_a_file_lies_over_its_base_field_by_field(files):
+    folder = files(
+        lowest="{batch: 4, seed: 3, optimizer: {lr: 0.5, momentum: 0.1}, name: first}",
+        middle="{base: lowest.yaml, batch: 2, optimizer: {lr: 0.25}}",
+        top="{base: middle.yaml, seed: 5}",
+    )
+    top = load_experiment(folder / "top.yaml", {"keep": 7})
+    assert (top.batch, top.seed, top.keep, top.optimizer) == (2, 5, 7, Sgd(lr=0.25, momentum=0.1))
+    assert top.name == "top", "a name is that of one file's results"
+    assert load_experiment(folder / "lowest.yaml").name == "first"
+
+
+def test_a_base_in_another_folder_is_looked_for_from_the_file(files):
+    folder = files(base="batch: 4")
+    (folder / "below").mkdir()
+    (folder / "below" / "mine.yaml").write_text("base: ../base.yaml")
+    assert load_experiment(folder / "below" / "mine.yaml").batch == 4
+
+
+def test_steps_and_epochs_of_an_upper_file_replace_both(files):
+    folder = files(
+        epochs=f"{{{EPOCHS}}}",
+        steps="{base: epochs.yaml, steps: 70}",
+        epochs_again="{base: steps.yaml, epochs: 5}",
+        neither="{base: epochs.yaml, epochs: null}",
+        both="{base: steps.yaml, epochs: 5, steps: 65}",
+    )
+    found = {name: load_experiment(folder / f"{name}.yaml") for name in ("epochs", "steps", "epochs_again", "neither")}
+    assert {name: (experiment.epochs, experiment.steps) for name, experiment in found.items()} == {
+        "epochs": (4, 52),
+        "steps": (None, 70),
+        "epochs_again": (5, 65),
+        "neither": (None, 100),
+    }
+    with pytest.raises(ConfigError, match=r"both\.yaml: give epochs or steps, not both"):
+        load_experiment(folder / "both.yaml")
+
+
+@pytest.mark.parametrize(
+    ("texts", "problem"),
+    [
+        ({"mine": "base: mine.yaml"}, r"mine\.yaml: field 'base' leads back to .*mine\.yaml: an experiment cannot lie"),
+        (
+            {"mine": "base: other.yaml", "other": "base: mine.yaml"},
+            r"other\.yaml: field 'base' leads back to .*mine\.yaml: an experiment cannot lie over itself",
+        ),
+        ({"mine": "base: gone.yaml"}, r"mine\.yaml: field 'base': \S+gone\.yaml does not exist$"),
+        (
+            {"mine": "base: [a.yaml]"},
+            r"mine\.yaml: field 'base': the name of a YAML file beside this one is needed \(got \[",
+        ),
+        ({"mine": "base: other.yaml", "other": "[1]"}, r"other\.yaml must hold fields and values, not list"),
+        ({"mine": "base: other.yaml", "other": "batch: 0"}, r"other\.yaml: field 'batch'"),
+        ({"mine": "{base: other.yaml, batch: 0}", "other": "batch: 1"}, r"mine\.yaml: field 'batch'"),
+        ({"mine": "base: other.yaml", "other": "bach: 1"}, r"other\.yaml: unknown field 'bach', did you mean 'batch'"),
+        ({"mine": "base: other.yaml", "other": "interrupt_at: 500"}, r"mine\.yaml: interrupt_at 500 must come before"),
+    ],
+)
+def test_a_base_that_cannot_be_used_is_named(files, texts, problem):
+    folder = files(**texts)
+    with pytest.raises(ConfigError, match=problem):
+        load_experiment(folder / "mine.yaml")

@@ -19,3 +19,14 @@ def test_every_field_of_every_section_is_documented():
         for name, field in section.model_fields.items():
             assert f"| `{name}` |" in documented
             assert field.description, f"{section.__name__}.{name} has no description"
+
+
+def test_what_is_no_field_of_an_experiment_is_documented_too():
+    documented = config_docs()
+    for text in (
+        "`base: images.yaml`",
+        "## corpus, `kind: images`",
+        "## model, `kind: resnet`",
+        "## schedule, `kind: cosine`",
+    ):
+        assert text in documented

@@ -195,6 +195,17 @@ def test_facts_are_counted_from_rows():
     assert (short.total, short.units_per_rank, short.world_size) == (3, [1, 2], 2)
 
 
+def test_a_rank_without_a_row_counts_nothing_and_holds_one_row():
+    """Rank 1 computes row "c" without its labels: 4 of them, as many positions, no unit."""
+    rows = {"a": make_row("a", 3), "c": make_row("c", 4)}
+    left_over = window_facts([[[["a"], ["c"]], [["a"], ["a"]]], [[["c"]], [[]]]], 1, rows)
+    assert left_over == WindowFacts(((4,), (0,)), ((4,), (4,)), ((4,), (4,)), 2, 13)
+    assert not alike("mean_of_means", left_over)
+    assert left_by("token_mean", left_over, ((12,), (0,))) == [F(12, 4)]
+    assert left_by("short_window_as_full", left_over, ((12,), (0,))) == [F(12, 4) / 2]
+    assert [f.name for f in possible_on(left_over) if None in f.variants(left_over).values()] == ["mean_of_means"]
+
+
 def test_microbatches_may_differ_in_number_between_ranks():
     uneven = replace(FACTS, units=((4,), (9, 27)), labels=((5,), (10, 27)), positions=((6,), (20, 44)))
     assert (uneven.microbatches, uneven.units_in_microbatch(0), uneven.units_in_microbatch(1)) == (2, 13, 27)

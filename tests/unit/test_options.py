@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from ddp_tokens.config import AdamW, Experiment, GeneratedCorpus, OwnRows, Sgd, VerbGrammar
+from ddp_tokens.config import AdamW, Cosine, Experiment, GeneratedCorpus, Images, OwnRows, ResNet, Sgd, VerbGrammar
 from ddp_tokens.config_reading import load_experiment, sections_of
 from ddp_tokens.errors import ConfigError, PlanError
 from ddp_tokens.options import parse, parse_field_flags, run_as_program
@@ -21,6 +21,7 @@ VALUES = {  # where 1 is no value of the field
     "losses": "[0.5, 2]",
     "betas": "[0.8, 0.9]",
     "processes": "[1, 2]",
+    "stages": "[4, 8]",
 }
 
 
@@ -33,8 +34,8 @@ def leaves(section, prefix=()):
             yield from leaves(part, (*prefix, name))
 
 
-SWITCH = ("train_anyway",)
-FIELDS = sorted(set(leaves(Experiment)) - {SWITCH})
+SWITCHES = {(name,) for name, field in Experiment.model_fields.items() if field.annotation is bool}
+FIELDS = sorted(set(leaves(Experiment)) - SWITCHES)
 
 
 def at(values, path):
@@ -86,9 +87,72 @@ def test_without_flags_the_file_decides(config):
     assert parse_all(config).model_dump() == load_experiment(config).model_dump()
 
 
-def test_a_switch_needs_no_value(config):
-    assert parse_all(config, "--train-anyway").train_anyway is True
-    assert parse_all(config, "--no-train-anyway").train_anyway is False
+def test_the_switches_are_these():
+    assert {name for (name,) in SWITCHES} == {"train_anyway", "use_amp", "drop_last", "tensorboard", "profile"}
+
+
+@pytest.mark.parametrize("name", sorted(name for (name,) in SWITCHES))
+def test_a_switch_needs_no_value(config, name):
+    config.write_text(f"{{sharding: by_epoch, {name}: true}}")
+    assert getattr(parse_all(config), name) is True
+    for off in (f"--no-{name.replace('_', '-')}", f"--no_{name}"):
+        assert getattr(parse_all(config, off), name) is False
+    config.write_text("sharding: by_epoch")
+    assert getattr(parse_all(config), name) is False
+    for on in (f"--{name.replace('_', '-')}", f"--{name}"):
+        assert getattr(parse_all(config, on), name) is True
+
+
+def test_a_switch_takes_no_value(config):
+    with pytest.raises(ConfigError) as refusal:
+        parse_all(config, "--use-amp", "false")
+    assert str(refusal.value) == (
+        "'false' belongs to no flag: one like --use-amp or --no-use-amp has no value; --help lists every flag"
+    )
+
+
+OF_IMAGES = ["--corpus.kind", "images", "--model.kind", "resnet", "--workload", "images"]
+
+
+def test_flags_make_an_experiment_of_images(config):
+    """Of a file of tokens, whose sections they replace whole."""
+    experiment = parse_all(
+        config, *OF_IMAGES, "--corpus.train", "21", "--model.stages", "[4, 8]", "--schedule.kind", "cosine",
+        "--sharding", "by_epoch", "--epochs", "40", "--batch", "8", "--accumulation", "1", "--no-use-amp"
+    )  # fmt: skip
+    assert (experiment.corpus, experiment.model) == (Images(train=21), ResNet(stages=(4, 8)))
+    assert experiment.schedule == Cosine()
+    assert experiment.steps == 40 * 2, "11 and 10 rows per rank make two windows of at most 8"
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        (["--epochs", "0"], "field 'epochs': Input should be greater than or equal to 1 (got '0')"),
+        (["--epochs", "few"], "field 'epochs': Input should be a valid integer, unable to parse string as an integer"),
+        (
+            ["--model.norm", "sync_batch", *OF_IMAGES],
+            "model.norm sync_batch needs device cuda, since torch's SyncBatch",
+        ),
+        (
+            ["--model.kind", "resnet"],
+            "model resnet does not go with corpus generated: images need model.kind resnet and",
+        ),
+        (["--model.stages", "[4]"], "field 'model.stages' belongs to kind resnet, and here the kind is transformer"),
+        (
+            ["--schedule", "cosine"],
+            "field 'schedule': a section with fields of its own is needed, such as {kind: cosine}",
+        ),
+        (["--epochs", "3", "--steps", "60"], "give epochs or steps, not both"),
+        (["--epochs", "3"], "epochs needs sharding by_epoch, not by_length"),
+        (["--workers", "-1"], "field 'workers'"),
+    ],
+)
+def test_flags_of_images_and_epochs_that_are_wrong(config, flags, problem):
+    with pytest.raises(ConfigError) as refusal:
+        parse_all(config, *flags)
+    assert problem in str(refusal.value)
+    assert str(config) in str(refusal.value)
 
 
 def test_lists_are_read(config):
@@ -129,8 +193,8 @@ def test_a_flag_may_change_the_kind_of_a_section_or_keep_it(config, text, flags,
     [
         (["--optimizer.kind", "adam"], "field 'optimizer.kind': Input should be one of 'sgd', 'adamw' (got 'adam')"),
         (
-            ["--optimizer.weight-decay", "0.1"],
-            "field 'optimizer.weight_decay' belongs to kind adamw, and here the kind is sgd: "
+            ["--optimizer.eps", "0.1"],
+            "field 'optimizer.eps' belongs to kind adamw, and here the kind is sgd: "
             "leave the field out, or set 'optimizer.kind' too",
         ),
         (["--corpus.kind", "own"], "field 'corpus.path' is missing"),

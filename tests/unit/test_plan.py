@@ -17,6 +17,7 @@ from ddp_tokens.plan import (
     dealt,
     make_plan,
     make_shard,
+    microbatches_of,
     one_share_each,
     plan_document,
     pools,
@@ -306,3 +307,35 @@ def test_each_process_gets_the_share_of_one_rank_in_turn():
     assert one_share_each(plan, 1) == [[a], [b], [c]]
     assert one_share_each(plan, 2) == plan
     assert one_share_each(plan, 3) == [[a, b, c], [d, e, f], [a, b, c]]
+
+
+# The last window of an epoch: rank 0 has one row, rank 1 none.
+LEFT_OVER = [[["a"]], [[]]]
+
+
+def test_a_rank_without_a_row_computes_one_that_does_not_count():
+    rows = {"a": make_row("a", 3), "b": make_row("b", 2)}
+    assert microbatches_of(LEFT_OVER, 0, rows) == [[rows["a"]]]
+    assert microbatches_of(LEFT_OVER, 1, rows) == [[rows["a"].unsupervised()]]
+    assert microbatches_of([[[]], [["b"], ["a"]]], 0, rows) == [[rows["b"].unsupervised()]]
+    assert counts_per_rank(LEFT_OVER, rows) == [3, 0]
+
+
+def test_a_rank_without_a_row_makes_a_window_the_most_unequal():
+    rows = {row_id: make_row(row_id, 4) for row_id in "abc"}
+    assert windows_to_compare([[[["b"]], [["c"]]], LEFT_OVER], rows) == {"first": 0, "most_unequal": 1}
+
+
+def test_a_window_with_a_rank_without_rows_is_dealt_anew():
+    assert repartition([[["a", "b"], ["c"]], [[]]], 3) == [[["a"]], [["b"]], [["c"]]]
+    assert repartition(LEFT_OVER, 1) == [[["a"]]]
+    assert dealt([LEFT_OVER], 2) == [LEFT_OVER]
+    with pytest.raises(PlanError, match="window 1 holds 1 rows, too few for 3 ranks"):
+        dealt([LEFT_OVER], 3)
+
+
+def test_no_process_gets_a_share_without_rows_alone():
+    """In a world of its own there would be no row at all."""
+    plan = [[[["b"]], [["c"]]], LEFT_OVER]
+    assert one_share_each(plan, 1) == [[[["b"]]], [[["c"]]]]
+    assert one_share_each(plan, 2) == [[[["b"]], [["c"]]], [[["a"]], [["b"]]]]

@@ -1,9 +1,11 @@
+import json
 import logging
 import subprocess
 import sys
 
 import pytest
 
+from ddp_tokens.config_reading import load_experiment
 from ddp_tokens.corpora import rows, vocabulary
 from ddp_tokens.corpora.lock import read_corpus
 from ddp_tokens.corpora.rows import supervised_in
@@ -13,7 +15,7 @@ from ddp_tokens.layout import Layout
 from ddp_tokens.plan import make_shard, read_plan
 from ddp_tokens.prepare import prepare, require_preparable
 from ddp_tokens.steps import dump, view
-from tests.helpers import record, tiny_experiment, write_lines
+from tests.helpers import PROJECT, TINY_CORPUS, record, tiny_experiment, write_lines
 from tests.unit.corpora.image_data import pictures, write_folder
 
 GRAMMAR = {"kind": "verb_grammar", "train": 33, "validation": 4, "test": 8}
@@ -107,6 +109,65 @@ def test_the_log_names_rows_without_a_text_by_their_id(tmp_path, caplog):
     ]
 
 
+@pytest.mark.parametrize(
+    ("train", "drop_last", "lines"),
+    [
+        (24, False, ["rank 0: 12 rows per epoch in 3 windows of 4", "rank 1: 12 rows per epoch in 3 windows of 4"]),
+        (
+            21,
+            False,
+            [
+                "rank 0: 11 rows per epoch in 3 windows of 4, the last with 3",
+                "rank 1: 10 rows per epoch in 3 windows of 4, the last with 2",
+            ],
+        ),
+        (
+            17,
+            False,
+            [
+                "rank 0: 9 rows per epoch in 3 windows of 4, the last with 1",
+                "rank 1: 8 rows per epoch in 3 windows of 4, the last with 0",
+            ],
+        ),
+        (21, True, ["rank 0: 8 rows per epoch in 2 windows of 4", "rank 1: 8 rows per epoch in 2 windows of 4"]),
+    ],
+)
+def test_by_epoch_the_log_says_what_each_rank_has_in_an_epoch(tmp_path, caplog, train, drop_last, lines):
+    """Two microbatches of two rows make a full window of a rank. The plan says the same."""
+    experiment = tiny_experiment(corpus=TINY_CORPUS | {"train": train}, sharding="by_epoch", drop_last=drop_last)
+    with caplog.at_level(logging.INFO):
+        at = prepare_in(tmp_path, experiment)
+    assert caplog.messages == lines
+    plan = json.loads(at.plan.read_text())["plan"][: experiment.windows_per_epoch(train)]
+    for rank, line in enumerate(lines):
+        rows = sum(len(microbatch) for window in plan for microbatch in window[rank])
+        assert line.startswith(f"rank {rank}: {rows} rows per epoch in {len(plan)} windows")
+
+
+def test_an_epoch_that_fills_no_window_is_refused_in_one_sentence(tmp_path):
+    experiment = tiny_experiment(corpus=TINY_CORPUS | {"train": 7}, sharding="by_epoch", drop_last=True)
+    sentence = (
+        "7 training rows over world_size 2 do not fill one window of accumulation x batch = 4 rows per rank: "
+        "lower batch or accumulation, or set drop_last to false"
+    )
+    for refuse in (require_preparable, lambda each: prepare_in(tmp_path, each)):
+        with pytest.raises(PlanError) as refusal:
+            refuse(experiment)
+        assert str(refusal.value) == sentence
+    assert not (tmp_path / "plan.json").exists()
+    require_preparable(tiny_experiment(corpus=TINY_CORPUS | {"train": 7}, sharding="by_epoch"))
+
+
+def test_by_epoch_rows_are_counted_where_the_corpus_does_not_state_them(tmp_path):
+    path = write_lines(tmp_path / "mine.jsonl", *(record(f"r{i}") for i in range(5)), record("t", split="test"))
+    experiment = tiny_experiment(corpus={"path": str(path)}, sharding="by_epoch", drop_last=True)
+    with pytest.raises(PlanError, match=r"^5 training rows over world_size 2 do not fill one window"):
+        require_preparable(experiment)
+    at = prepare_in(tmp_path / "out", tiny_experiment(corpus={"path": str(path)}, sharding="by_epoch", steps=4))
+    plan = json.loads(at.plan.read_text())["plan"]
+    assert [sum(len(m) for of_rank in window for m in of_rank) for window in plan] == [5] * 4
+
+
 def test_by_length_nothing_is_logged(tmp_path, caplog):
     with caplog.at_level(logging.INFO):
         prepare_in(tmp_path, tiny_experiment())
@@ -169,3 +230,14 @@ def test_too_few_images_are_refused_before_anything_is_written(tmp_path):
         with pytest.raises(CorpusError, match=r"= 9 \+ 1 \+ 3 = 13 images, but .*folder holds only 12: lower them"):
             refuse(experiment)
     assert not [found for found in (tmp_path / "out").rglob("*") if found.is_file()]
+
+
+def test_minimum_by_epoch_goes_through_all_rows_before_any_comes_again(tmp_path):
+    """1024 rows are 32 windows of 2 x 8 on two ranks, so that 100 updates end inside the fourth epoch."""
+    experiment = load_experiment(PROJECT / "config" / "minimum.yaml", {"sharding": "by_epoch"})
+    plan = json.loads(prepare_in(tmp_path, experiment).plan.read_text())["plan"]
+    assert len(plan) == 100
+    for first in (0, 32, 64):
+        epoch = [row_id for window in plan[first : first + 32] for of_rank in window for m in of_rank for row_id in m]
+        assert len(epoch) == len(set(epoch)) == 1024
+    assert plan[:32] != plan[32:64]

@@ -5,7 +5,9 @@ import torch
 from ddp_tokens.checks.gradient_norms import algebra_tolerances, errors, largest_ratio
 from ddp_tokens.corpora.rows import supervised
 from ddp_tokens.errors import WorkloadError
+from ddp_tokens.inputs import Prepared
 from ddp_tokens.layout import Layout
+from ddp_tokens.plan import windows_to_compare
 from ddp_tokens.prepare import prepare
 from ddp_tokens.reference import (
     batched_gradient,
@@ -13,6 +15,7 @@ from ddp_tokens.reference import (
     mean_of,
     parts,
     reference_gradient,
+    references,
     write_initial_weights,
     write_references,
 )
@@ -74,6 +77,29 @@ def test_the_mean_of_the_parts_is_the_reference():
     rows = [SHORT, LONG, MIDDLE, LONG]
     found = mean_of(parts(model, token_labels, WINDOW), sum(map(supervised, rows)))
     assert tolerances_apart(found, reference_gradient(model, token_labels, rows)) < 1
+
+
+def test_a_rank_without_a_row_adds_zeros_to_the_references():
+    """Units are those of the one row that there is."""
+    rows = {SHORT.id: SHORT, LONG.id: LONG}
+    prepared = Prepared(rows, {}, [[[[SHORT.id, LONG.id]], [[LONG.id]]], [[[SHORT.id]], [[]]]])
+    dumps = references(
+        lambda dtype: tiny_model(dtype).eval(),
+        token_labels,
+        prepared,
+        windows_to_compare(prepared.plan, rows) | {"last": 1},
+    )
+    names = [name for name, _ in tiny_model().named_parameters()]
+    for name in names:
+        assert not dumps["parts"][f"last/1/0/{name}"].any()
+    assert any(dumps["parts"][f"last/0/0/{name}"].any() for name in names)
+    found = {name: dumps["float64"][f"last/{name}"] for name in names}
+    of_parts = {name: dumps["parts"][f"last/0/0/{name}"] / len(SHORT.tokens) for name in names}
+    alone = reference_gradient(tiny_model(torch.float64), token_labels, [SHORT])
+    assert tolerances_apart(found, of_parts) < 1
+    assert tolerances_apart(found, alone) < 1
+    native = {name: dumps["native"][f"last/{name}"].double() for name in names}
+    assert tolerances_apart(native, alone) < 1e7, "float32 rounds at about 1e-7, five digits above float64's 1e-12"
 
 
 def test_the_batched_gradient_is_the_same_objective():

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from ddp_tokens.config import Experiment, OwnRows
+from ddp_tokens.layout import Layout
 from ddp_tokens.steps import (
     LOCK_FILE,
     PROJECT_ROOT,
@@ -17,6 +18,7 @@ from ddp_tokens.steps import (
     settings_document,
     view,
 )
+from ddp_tokens.train import run_identity
 from tests.helpers import tiny_experiment
 
 EXPERIMENTS = {
@@ -70,6 +72,14 @@ def test_a_dump_is_plain_json():
 
 
 CHANGES = {
+    "schedule": {"kind": "cosine", "per": "update"},
+    "use_amp": True,
+    "amp_dtype": "float16",
+    "sharding": "by_index",
+    "workers": 2,
+    "log_interval": 3,
+    "tensorboard": True,
+    "profile": True,
     "seed": 3,
     "steps": 5,
     "interrupt_at": 1,
@@ -83,6 +93,79 @@ CHANGES = {
     "checkpoint_every": 1,
     "keep": 9,
 }
+
+
+IMAGES = {
+    "corpus": {"kind": "images", "train": 21},
+    "model": {"kind": "resnet", "stages": [4]},
+    "workload": "images",
+    "sharding": "by_epoch",
+    "steps": 9,
+}
+CHANGES_OF_IMAGES = {
+    "augmentation": "shift",
+    "drop_last": True,
+    "save_every": 2,
+    "schedule": {"kind": "cosine"},
+    "corpus": IMAGES["corpus"] | {"noise": 0.5},
+    "model": IMAGES["model"] | {"norm": "group", "groups": 2},
+}
+
+
+@pytest.mark.parametrize("field", CHANGES_OF_IMAGES)
+@pytest.mark.parametrize("step", STEPS)
+def test_a_step_of_images_changes_with_its_own_fields_only(step, field):
+    before, after = tiny_experiment(**IMAGES), tiny_experiment(**(IMAGES | {field: CHANGES_OF_IMAGES[field]}))
+    changed = settings_document(before, step) != settings_document(after, step)
+    assert changed == (field in STEPS[step].fields)
+
+
+def test_epochs_are_known_by_the_steps_that_follow_from_them():
+    """A run does not depend on whether its 9 updates were asked for as 3 epochs, and the summary says which."""
+    of_epochs = {name: value for name, value in IMAGES.items() if name != "steps"} | {"epochs": 3}
+    values = {"name": "tiny", "batch": 2, "accumulation": 2, "interrupt_at": 2}
+    by_epochs, by_steps = Experiment(**values, **of_epochs), Experiment(**values, **IMAGES)
+    assert (by_epochs.steps, by_steps.epochs) == (9, None)
+    differing = {step for step in STEPS if settings_document(by_epochs, step) != settings_document(by_steps, step)}
+    assert differing == {step for step in STEPS if "epochs" in STEPS[step].fields} == {"summary"}
+
+
+NO_PART_OF_A_RUN = ["workers", "log_interval", "tensorboard", "profile", "save_every", "checkpoint_every", "keep"]
+PARTS_OF_A_RUN = [
+    "use_amp",
+    "amp_dtype",
+    "schedule",
+    "augmentation",
+    "drop_last",
+    "corpus",
+    "model",
+    "optimizer",
+    "seed",
+]
+
+
+def identity_of(at, **changes):
+    return run_identity(view(tiny_experiment(**IMAGES | changes), "continuous"), at)
+
+
+@pytest.fixture
+def at(tmp_path):
+    at = Layout(tmp_path)
+    for path in (at.plan, at.rows, at.initial):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+    return at
+
+
+@pytest.mark.parametrize("field", [*NO_PART_OF_A_RUN, *PARTS_OF_A_RUN])
+def test_what_makes_a_run_another_run(at, field):
+    """Batches are the same, whoever makes them; what is told of a run is no part of it."""
+    change = (CHANGES | CHANGES_OF_IMAGES)[field]
+    differing = {
+        name for name, value in identity_of(at, **{field: change}).items() if value != identity_of(at).get(name)
+    }
+    assert differing == (set() if field in NO_PART_OF_A_RUN else {field})
+    assert field in STEPS["continuous"].fields, "the step knows it"
 
 
 @pytest.mark.parametrize("field", CHANGES)
