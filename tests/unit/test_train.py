@@ -6,8 +6,9 @@ import torch
 from ddp_tokens import train
 from ddp_tokens.files import write_text
 from ddp_tokens.layout import Layout
+from ddp_tokens.run_files import write_run
 from ddp_tokens.steps import view
-from ddp_tokens.train import run_identity, write_run
+from ddp_tokens.train import run_identity
 from ddp_tokens.world import World
 from tests.helpers import tiny_experiment
 from tests.unit.training import advance, fresh_run, start_of

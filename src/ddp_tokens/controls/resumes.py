@@ -23,8 +23,9 @@ from ddp_tokens.files import read_json, sha256, write_json_lines
 from ddp_tokens.generators import read_generators, restore_generators
 from ddp_tokens.inputs import Prepared, read_prepared
 from ddp_tokens.layout import Layout
+from ddp_tokens.run_files import write_run
 from ddp_tokens.start import take_start
-from ddp_tokens.train import Begun, begin, run_identity, write_run
+from ddp_tokens.train import Begun, begin, run_identity
 from ddp_tokens.trainer import train
 from ddp_tokens.world import World
 
