@@ -71,12 +71,12 @@ def main(arguments: Sequence[str]) -> int:
         world_from_environment(os.environ, experiment.device, experiment.world_size), experiment.resolved_backend
     )
     log_on_terminal(world.is_main)
-    require_tensorboard(experiment.tensorboard)
-    for warning in require_proven([at.check("loss"), at.check("gradient_parity")], experiment.train_anyway):
-        log.warning("warning: %s", warning)
-    make_deterministic(experiment.threads_per_rank)
     run = _run_name(own)
     with logged_in(text_log(at.rank_logs(run), world.rank)):
+        require_tensorboard(experiment.tensorboard)
+        for warning in require_proven([at.check("loss"), at.check("gradient_parity")], experiment.train_anyway):
+            log.warning("warning: %s", warning)
+        make_deterministic(experiment.threads_per_rank)
         stopped = run_training(experiment, at, world, run, own.resume, stop, allowed)
         if stopped is None:
             return 0

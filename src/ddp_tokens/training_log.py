@@ -28,8 +28,11 @@ class Terminal(logging.StreamHandler[TextIO]):
     """Lines stand above the progress bar, where there is one."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        tqdm.write(f"{self.format(record)}\n", file=self.stream, end="")
-        self.flush()
+        try:
+            tqdm.write(f"{self.format(record)}\n", file=self.stream, end="")
+            self.flush()
+        except Exception:
+            self.handleError(record)
 
 
 class RankFile(logging.FileHandler):
@@ -138,7 +141,7 @@ def update_line(record: Mapping[str, Any], course: Course, lr: float, rate: floa
     """`skipped`: updates since the last line, None where losses have no scale."""
     parts = [f"loss {record['loss']:.4f} over {counted(record['units'], course.unit)}"]
     if "correct" in record:
-        parts.append(f"accuracy {record['correct'] / record['units']:.1%}")
+        parts.append(f"accuracy {record['correct'] / record['units'] * 100:.1f} %")
     parts.append(f"lr {lr:.4g}")
     if "gradient_norm" in record:
         norm = record["gradient_norm"]
@@ -159,7 +162,7 @@ def epoch_line(summary: Mapping[str, Any], course: Course) -> str:
         f"{counted(summary['updates'], 'update')}"
     ]
     if "accuracy" in summary:
-        parts.append(f"accuracy {summary['accuracy']:.1%}")
+        parts.append(f"accuracy {summary['accuracy'] * 100:.1f} %")
     parts.append(f"lr {summary['lr']:.4g}")
     if "skipped" in summary:
         parts.append(f"{counted(summary['skipped'], 'update')} skipped")
