@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ddp_tokens import checkpoint
+from ddp_tokens import checkpoint, run_files
 from ddp_tokens import train as train_module
 from ddp_tokens.checkpoint_files import verify
 from ddp_tokens.files import digests, read_json
@@ -198,11 +198,11 @@ def die_at(world: Any, arguments: list[str], instant: str, fired: str) -> None:
     elif instant == "between all-reduces":
         from ddp_tokens import trainer
 
-        trainer.sum_window = dying(trainer.sum_window)
+        trainer.sums_of_window = dying(trainer.sums_of_window)
     elif instant == "writing a working checkpoint":
         checkpoint._write_rank_part = dying(checkpoint._write_rank_part)
     else:
-        train_module.write_start = dying(dying(train_module.write_start))
+        run_files.write_start = dying(dying(run_files.write_start))
     train_as_program(world, arguments)
 
 
