@@ -82,7 +82,15 @@ rule summary:
         ],
         templates=expand(
             "src/ddp_tokens/templates/{page}.html",
-            page=["page", "marks", "verdicts", "scores", "config", "versions"],
+            page=[
+                "page",
+                "marks",
+                "verdicts",
+                "scores",
+                "config",
+                "versions",
+                "profile",
+            ],
         ),
     output:
         csv="results/{experiment}/summary.csv",
@@ -114,6 +122,13 @@ rule summary:
             category="{experiment}",
             subcategory="4 How it was made",
             labels={"item": "Versions", "kind": "table"},
+        ),
+        profile=report(
+            "results/{experiment}/report/profile.html",
+            caption="../report/profile.rst",
+            category="{experiment}",
+            subcategory="4 How it was made",
+            labels={"item": "Profile", "kind": "table"},
         ),
     log:
         "results/{experiment}/logs/summary.log",

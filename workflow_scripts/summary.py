@@ -1,7 +1,10 @@
 from dataclasses import asdict
+from pathlib import Path
 
 from ddp_tokens import report
 from ddp_tokens.files import read_json, write_json, write_text
+from ddp_tokens.layout import Layout
+from ddp_tokens.profile_page import profile_page
 from ddp_tokens.published import compare_with_published
 from ddp_tokens.script import logged
 from ddp_tokens.steps import read_settings
@@ -19,3 +22,4 @@ with logged(snakemake.log[0]):
     write_text(snakemake.output.scores, report.scores_page(summary, experiment.corpus))
     write_text(snakemake.output.config, report.config_page(experiment))
     write_text(snakemake.output.versions, report.versions_page(experiment))
+    write_text(snakemake.output.profile, profile_page(experiment, Layout(Path(snakemake.output.json).parent)))

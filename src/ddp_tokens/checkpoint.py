@@ -48,6 +48,11 @@ class TrainingState:
     def step(self) -> int:
         return len(self.history)
 
+    @property
+    def lr(self) -> float:
+        """The learning rate as it is now; with a schedule, a record has that of its update."""
+        return float(self.optimizer.param_groups[0]["lr"])
+
 
 def save(directory: Path, state: TrainingState, identity: Mapping[str, Any], world: World) -> None:
     """Every rank calls this. The checkpoint appears under its name only when all of its files are on disk.

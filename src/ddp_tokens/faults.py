@@ -109,7 +109,6 @@ def launch_writing_to(output: str, command: Sequence[str]) -> None:
     descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(descriptor, sys.stdout.fileno())
     os.dup2(descriptor, sys.stderr.fileno())
-    train.LINES_EVERY = 1  # the table shows at which update the kill came
     sys.exit(launch.main(command))
 
 
@@ -117,7 +116,7 @@ def make_trial(experiment: Experiment, folder: Path) -> Trial:
     """Prepare the experiment in a folder of its own."""
     context = multiprocessing.get_context("forkserver")
     at, config = Layout(folder / "results" / experiment.name), folder / f"{experiment.name}.yaml"
-    write_json(config, dump(experiment))
+    write_json(config, dump(experiment) | {"log_interval": 1})  # the table shows at which update the kill came
     prepare(experiment, at.rows, at.lock, at.plan)
     process = context.Process(target=_write_references, args=(str(config), str(at.root)))
     process.start()

@@ -53,6 +53,12 @@ class Layout:
         """Where each rank was and how long it took: different in each rebuild, hence below logs/."""
         return self.root / "logs" / "ranks" / run
 
+    def event_files(self, run: str) -> Path:
+        return self.root / "logs" / "tensorboard" / run
+
+    def profile(self, run: str) -> Path:
+        return self.root / "logs" / "profile" / run
+
     def checkpoint(self, run: str, step: int) -> Path:
         return self.run(run) / checkpoint_name(step)
 
@@ -117,6 +123,14 @@ class Layout:
 
 def checkpoint_name(step: int) -> str:
     return f"step-{step:04d}"
+
+
+def trace_file(profile: Path, rank: int) -> Path:
+    return profile / f"rank-{rank}.json.gz"
+
+
+def operators_file(profile: Path, rank: int) -> Path:
+    return profile / f"rank-{rank}.operators.json"
 
 
 RUNS = ("interrupt", "continuous", "resume")

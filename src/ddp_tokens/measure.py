@@ -13,7 +13,6 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,6 +23,7 @@ from ddp_tokens.accuracy_times import time_to_accuracy
 from ddp_tokens.all_reduce_times import MEASURES, VARIANTS, BackwardTime, by_difference, by_hook, time_buckets
 from ddp_tokens.config import Experiment, ResNet
 from ddp_tokens.determinism import make_deterministic, seed_rank
+from ddp_tokens.devices import cores, cpu_name
 from ddp_tokens.distributed import process_group, within
 from ddp_tokens.errors import ConfigError
 from ddp_tokens.files import write_json, write_json_lines
@@ -164,7 +164,7 @@ def machine(of: Measured, model: DistributedDataParallel) -> Record:
     """What the figures were measured on and with; DDP's options as `model` has them."""
     return {
         "cpu": cpu_name(),
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": cores(),
         "threads_per_rank": of.experiment.threads_per_rank,
         "torch": torch.__version__,
         "python": platform.python_version(),
@@ -177,15 +177,6 @@ def machine(of: Measured, model: DistributedDataParallel) -> Record:
         "find_unused_parameters": model.find_unused_parameters,
         "gradient_as_bucket_view": model.gradient_as_bucket_view,
     }
-
-
-def cpu_name() -> str:
-    """As the kernel tells it; on machines where it does not, the architecture."""
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name.strip() == "model name":
-            return value.strip()
-    return platform.machine()
 
 
 if __name__ == "__main__":

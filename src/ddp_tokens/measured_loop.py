@@ -17,6 +17,7 @@ from ddp_tokens.inputs import Prepared, initial_model
 from ddp_tokens.layout import Layout
 from ddp_tokens.plan import Plan, counts_per_rank, dealt, one_share_each
 from ddp_tokens.progress import UNWATCHED, Progress
+from ddp_tokens.scaling import counted
 from ddp_tokens.scaling_rows import WEAK
 from ddp_tokens.trainer import How, build_optimizer, how_of, state_of, train
 from ddp_tokens.workloads import Workload, unit_of

@@ -8,8 +8,8 @@ import os
 import socket
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -76,13 +76,16 @@ UNWATCHED = Progress()
 
 
 class WrittenProgress(Progress):
-    """`seconds`: of the update so far, by kind; `since_update`: when it began, perf_counter()."""
+    """`seconds`: of the update so far, by kind; `since_update`: when it began, perf_counter(). `marked`: a context for
+    each block, by name, so that a profiler can show it; the reducing backward is a backward there.
+    """
 
     def __init__(self, folder: Path, rank: int, launch: str) -> None:
         pid = os.getpid()
         self.place = Place(rank, launch, socket.gethostname(), pid, _state_and_birth(pid)[1], time.time())
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self.since_update = time.perf_counter()
+        self.marked: Callable[[str], AbstractContextManager[object]] = nullcontext
         self.path = place_file(folder, rank)
         folder.mkdir(parents=True, exist_ok=True)
         self._descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o644)
@@ -101,14 +104,16 @@ class WrittenProgress(Progress):
     def entered(self, collective: str, kind: str = COMMUNICATION) -> Iterator[None]:
         start = time.perf_counter()
         self._now(collective=collective, inside=True, entered=self.place.entered + 1)
-        yield
+        with self.marked(BACKWARD if kind == REDUCING_BACKWARD else collective):
+            yield
         self._now(inside=False)
         self.seconds[kind] += time.perf_counter() - start
 
     @contextmanager
     def spent(self, kind: str) -> Iterator[None]:
         start = time.perf_counter()
-        yield
+        with self.marked(kind):
+            yield
         self.seconds[kind] += time.perf_counter() - start
 
     def failed(self, raised: str, blames: int | None = None) -> None:

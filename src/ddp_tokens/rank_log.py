@@ -5,10 +5,14 @@ logs/ranks/RUN/rank-R.jsonl    each start goes on where an earlier one stopped, 
 A line of an update holds `step`, `rank_units` (supervised units of this rank in the window), `units` (of all ranks),
 `loss_sum` (of this rank), and seconds on the host's clock, which together are the update:
 
-- `communication_s`: inside collectives that stand alone (the count, the loss sum), waiting for slower ranks included.
+- `data_s`: waiting for the batches of the window, or making them where there are no workers.
+- `forward_s`: forward passes and losses.
+- `backward_s`: every backward but the last.
 - `reducing_backward_s`: the backward of the last microbatch. DDP reduces gradients while it computes; the two overlap,
   so they are not told apart.
-- `compute_s`: all the rest: collate, forward, the other backwards, clipping, the optimizer.
+- `communication_s`: inside collectives that stand alone (the count, the loss sum), waiting for slower ranks included.
+- `optimizer_s`: clipping, the update, the schedule.
+- `other_s`: the rest, such as clearing gradients and counting what is right.
 
 On a GPU the host's clock shows when the host waits, not which kernel it waits for.
 """
@@ -20,13 +24,28 @@ from pathlib import Path
 from typing import Any
 
 from ddp_tokens.files import json_line, naming
-from ddp_tokens.progress import COMMUNICATION, REDUCING_BACKWARD, WrittenProgress
+from ddp_tokens.progress import (
+    BACKWARD,
+    COMMUNICATION,
+    DATA,
+    FORWARD,
+    OPTIMIZER,
+    REDUCING_BACKWARD,
+    WrittenProgress,
+)
 
 MICROSECONDS = 6
+PARTS = (DATA, FORWARD, BACKWARD, REDUCING_BACKWARD, COMMUNICATION, OPTIMIZER)
+OTHER = "other"
 
 
 def log_file(folder: Path, rank: int) -> Path:
     return folder / f"rank-{rank}.jsonl"
+
+
+def is_cut_off(log: Path) -> bool:
+    """Does it end in the midst of a line? A kill does that."""
+    return log.exists() and not log.read_bytes().endswith(b"\n")
 
 
 class RankLog:
@@ -35,19 +54,14 @@ class RankLog:
     def __init__(self, folder: Path, rank: int, step: int, world_size: int) -> None:
         self.path = log_file(folder, rank)
         started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        cut_off = self.path.exists() and not self.path.read_bytes().endswith(b"\n")
         line = json_line({"started": started, "pid": os.getpid(), "after_step": step, "world_size": world_size})
-        self._append("\n" * cut_off + line)
+        self._append("\n" * is_cut_off(self.path) + line)
 
     def update(self, record: Mapping[str, Any], own: Mapping[str, Any], progress: WrittenProgress) -> None:
         """`record`: the update's global record. `own`: this rank's. Call it right after the update."""
         whole = time.perf_counter() - progress.since_update
-        communication, backward = (progress.seconds[kind] for kind in (COMMUNICATION, REDUCING_BACKWARD))
-        seconds = {
-            "compute_s": whole - communication - backward,
-            "communication_s": communication,
-            "reducing_backward_s": backward,
-        }
+        seconds = {f"{part}_s": progress.seconds[part] for part in PARTS}
+        seconds[f"{OTHER}_s"] = whole - sum(seconds.values())
         counts = {
             "step": record["step"],
             "rank_units": own["units"],

@@ -6,7 +6,6 @@ Started once per rank: torchrun --standalone --nproc-per-node=W -m ddp_tokens.tr
 import argparse
 import logging
 import os
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,31 +14,33 @@ from typing import Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
-from tqdm import tqdm
 
-from ddp_tokens.checkpoint import TrainingState, load, save
+from ddp_tokens.checkpoint import TrainingState, load
 from ddp_tokens.config import Experiment
 from ddp_tokens.determinism import make_deterministic, seed_rank
-from ddp_tokens.distributed import barrier, claim_device, largest_over_ranks, process_group, wrap_for_ddp
+from ddp_tokens.distributed import claim_device, largest_over_ranks, process_group, wrap_for_ddp
 from ddp_tokens.errors import CheckpointError
-from ddp_tokens.files import sha256, write_json_lines
+from ddp_tokens.event_files import require_tensorboard
+from ddp_tokens.files import sha256
 from ddp_tokens.generators import read_generators
 from ddp_tokens.guard import require_proven
 from ddp_tokens.identity import NOTHING, Allowed, add_flags, allowed_by, told
 from ddp_tokens.inputs import Prepared, initial_model, read_prepared, require_initial
-from ddp_tokens.layout import Layout, checkpoint_name
+from ddp_tokens.layout import Layout
 from ddp_tokens.options import parse, run_as_program
+from ddp_tokens.plan import BY_EPOCH
 from ddp_tokens.progress import WrittenProgress, launch_name
 from ddp_tokens.rank_failure import Watch, checkpoint_finder, explaining, watched
-from ddp_tokens.rank_log import RankLog
-from ddp_tokens.start import StartRecord, take_start, write_start
+from ddp_tokens.run_files import write_run
+from ddp_tokens.start import StartRecord, take_start
 from ddp_tokens.steps import code_of, code_of_training, dump
 from ddp_tokens.stopping import Stop, Stopped, end_on_signals, stop_on_signals
-from ddp_tokens.tensors import save_tensors, weights_of
+from ddp_tokens.telling import Telling
 from ddp_tokens.trainer import How, build_optimizer, how_of, state_of, train
+from ddp_tokens.training_log import Course, log_on_terminal, logged_in, text_log
 from ddp_tokens.watching import end_with, starters_of_rank
 from ddp_tokens.working import Working, running_alone, working_key
-from ddp_tokens.workloads import Workload
+from ddp_tokens.workloads import Workload, unit_of
 from ddp_tokens.workloads import load as load_workload
 from ddp_tokens.world import World, world_from_environment
 
@@ -58,7 +59,6 @@ NOT_IDENTITY = (
     "train_anyway",
     "workers",
 )
-LINES_EVERY = 10
 log = logging.getLogger(PROGRAM)
 
 
@@ -71,16 +71,18 @@ def main(arguments: Sequence[str]) -> int:
     world = claim_device(
         world_from_environment(os.environ, experiment.device, experiment.world_size), experiment.resolved_backend
     )
-    level = logging.INFO if world.is_main else logging.ERROR
-    logging.basicConfig(level=level, format="%(message)s", stream=sys.stderr)
-    for warning in require_proven([at.check("loss"), at.check("gradient_parity")], experiment.train_anyway):
-        log.warning("warning: %s", warning)
-    make_deterministic(experiment.threads_per_rank)
-    stopped = run_training(experiment, at, world, _run_name(own), own.resume, stop, allowed)
-    if stopped is None:
-        return 0
-    log.info("%s: %s", PROGRAM, stopped.sentence)
-    return stopped.exit_code
+    log_on_terminal(world.is_main)
+    run = _run_name(own)
+    with logged_in(text_log(at.rank_logs(run), world.rank)):
+        require_tensorboard(experiment.tensorboard)
+        for warning in require_proven([at.check("loss"), at.check("gradient_parity")], experiment.train_anyway):
+            log.warning("warning: %s", warning)
+        make_deterministic(experiment.threads_per_rank)
+        stopped = run_training(experiment, at, world, run, own.resume, stop, allowed)
+        if stopped is None:
+            return 0
+        log.info("%s: %s", PROGRAM, stopped.sentence)
+        return stopped.exit_code
 
 
 def run_training(
@@ -100,9 +102,8 @@ def run_training(
     identity = run_identity(experiment, at)
     until = experiment.interrupt_at if run == "interrupt" else experiment.steps
     key = working_key(run, until, identity, world, code_of(experiment, run), resume)
-    every = experiment.checkpoint_every
-    if experiment.save_every:
-        every = experiment.save_every * prepared.windows_per_epoch(experiment)
+    windows = windows_of_epoch(experiment, prepared)
+    every = experiment.save_every * windows if windows and experiment.save_every else experiment.checkpoint_every
     working = Working(at.working(run, key), every, experiment.keep, identity, world)
     stop = stop or Stop()
     finder = checkpoint_finder(at.run(run).parent, identity, until)
@@ -154,9 +155,12 @@ def _run(
 ) -> Stopped | None:
     begun = begin(experiment, prepared, at.initial, working.world)
     start, working = _set_out(begun, working, resume, until, allowed)
-    stopped = _train_until(until, begun, experiment, prepared, working, stop, progress)
+    windows = windows_of_epoch(experiment, prepared)
+    course = Course(experiment.steps, until, windows, unit_of(begun.workload))
+    with Telling(experiment, at, run, course, begun.state, working.world, progress) as told:
+        stopped = _train_until(until, begun, prepared, working, stop, told)
     if stopped is None:
-        write_run(at.run(run), begun.state, start, working.identity, working.world)
+        write_run(at.run(run), begun.state, start, working.identity, working.world, windows)
         working.remove(run)
     return stopped
 
@@ -186,48 +190,25 @@ def _set_out(
 
 
 def _train_until(
-    until: int,
-    begun: Begun,
-    experiment: Experiment,
-    prepared: Prepared,
-    working: Working,
-    stop: Stop,
-    progress: WrittenProgress,
+    until: int, begun: Begun, prepared: Prepared, working: Working, stop: Stop, told: Telling
 ) -> Stopped | None:
     state, world = begun.state, working.world
-    updates = train(begun.model, state, begun.workload, prepared.plan, prepared.rows, world, until, begun.how, progress)
-    rank_log = RankLog(progress.path.parent, world.rank, state.step, world.size)
-    for record in tqdm(updates, total=until, initial=state.step, disable=None if world.is_main else True):
-        rank_log.update(record, state.rank_history[-1], progress)
-        step = record["step"]
-        if step % LINES_EVERY == 0 or step == until:
-            log.info("update %d of %d: loss %.4f over %d units", step, until, record["loss"], record["units"])
+    updates = train(
+        begun.model, state, begun.workload, prepared.plan, prepared.rows, world, until, begun.how, told.progress
+    )
+    for record in told.shown(updates):
+        told.update(record)
         wish = largest_over_ranks(stop.signal, world.device)
         if wish:
-            return Stopped(wish, step, until, working.save(state))
-        if working.is_due(step, until):
+            return Stopped(wish, state.step, until, working.save(state))
+        if working.is_due(state.step, until):
             working.save(state)
     return None
 
 
-def write_run(
-    directory: Path, state: TrainingState, start: StartRecord, identity: Mapping[str, Any], world: World
-) -> None:
-    """Every rank calls this. What an earlier run left in the directory goes once the new checkpoint is on disk."""
-    checkpoint = directory / checkpoint_name(state.step)
-    save(checkpoint, state, identity, world)
-    ranks = directory / "ranks"
-    if world.is_main:
-        for old in [path for path in directory.iterdir() if path != checkpoint]:
-            if old.is_dir():
-                shutil.rmtree(old, ignore_errors=True)
-            else:
-                old.unlink()  # also a temporary file of a process that was killed while it wrote
-        write_json_lines(directory / "history.jsonl", state.history)
-    barrier()
-    write_start(ranks, start, world.rank)
-    write_json_lines(ranks / f"rank-{world.rank}.jsonl", state.rank_history)
-    save_tensors(ranks / f"state-rank-{world.rank}.safetensors", weights_of(state.model))
+def windows_of_epoch(experiment: Experiment, prepared: Prepared) -> int | None:
+    """None where rows are dealt otherwise than by epoch."""
+    return prepared.windows_per_epoch(experiment) if experiment.sharding == BY_EPOCH else None
 
 
 def run_identity(experiment: Experiment, at: Layout) -> dict[str, Any]:

@@ -134,7 +134,8 @@ def test_each_rank_logs_its_updates_with_its_share_and_its_seconds(interrupted):
     assert logs[0][3]["rank_units"] != logs[1][3]["rank_units"]
 
 
-SECONDS = ("compute_s", "communication_s", "reducing_backward_s")
+PARTS = ("data", "forward", "backward", "reducing_backward", "communication", "optimizer", "other")
+SECONDS = tuple(f"{part}_s" for part in PARTS)
 
 
 def runs_of(tiny: Tiny) -> dict[str, str]:

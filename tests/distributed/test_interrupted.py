@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ddp_tokens import checkpoint
+from ddp_tokens import checkpoint, run_files
 from ddp_tokens import train as train_module
 from ddp_tokens.checkpoint_files import verify
 from ddp_tokens.files import digests, read_json
@@ -202,7 +202,7 @@ def die_at(world: Any, arguments: list[str], instant: str, fired: str) -> None:
     elif instant == "writing a working checkpoint":
         checkpoint._write_rank_part = dying(checkpoint._write_rank_part)
     else:
-        train_module.write_start = dying(dying(train_module.write_start))
+        run_files.write_start = dying(dying(run_files.write_start))
     train_as_program(world, arguments)
 
 

@@ -4,12 +4,23 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 
 from ddp_tokens import progress as module
-from ddp_tokens.progress import SIZE, UNWATCHED, WrittenProgress, is_gone, launch_name, place_file, read_places
+from ddp_tokens.progress import (
+    FORWARD,
+    REDUCING_BACKWARD,
+    SIZE,
+    UNWATCHED,
+    WrittenProgress,
+    is_gone,
+    launch_name,
+    place_file,
+    read_places,
+)
 from ddp_tokens.world import World
 
 LAUNCH = "a launch"
@@ -117,3 +128,14 @@ def test_without_a_watch_nothing_is_kept():
     with UNWATCHED.entered("all-reduce"):
         pass
     assert vars(UNWATCHED) == {}
+
+
+def test_each_part_of_an_update_is_marked_by_its_name(progress):
+    """As a profiler shows them; a collective by its own name, and the backward that reduces as a backward."""
+    names = []
+    progress.marked = lambda name: names.append(name) or nullcontext()
+    with progress.spent(FORWARD), progress.entered("all-reduce of the count"):
+        pass
+    with progress.entered("all-reduce of the gradients", REDUCING_BACKWARD):
+        pass
+    assert names == ["forward", "all-reduce of the count", "backward"]

@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 
 from ddp_tokens.files import read_json_lines
-from ddp_tokens.progress import COMMUNICATION, REDUCING_BACKWARD, WrittenProgress
+from ddp_tokens.progress import (
+    BACKWARD,
+    COMMUNICATION,
+    DATA,
+    FORWARD,
+    OPTIMIZER,
+    REDUCING_BACKWARD,
+    WrittenProgress,
+)
 from ddp_tokens.rank_log import RankLog, log_file
 
 
@@ -19,11 +27,12 @@ def progress(tmp_path):
 
 
 def test_the_seconds_of_a_line_are_parts_of_the_update(tmp_path, progress, monkeypatch):
-    """10 s of which 2 in collectives and 3 in the reducing backward: 5 are left."""
+    """20 s, of which 1 + 2 + 4 + 3 + 2 + 0.5 are told: 7.5 are left."""
     log = RankLog(tmp_path, 1, 50, 2)
     progress.since_update = 100.0
-    progress.seconds.update({COMMUNICATION: 2.0, REDUCING_BACKWARD: 3.0})
-    monkeypatch.setattr("time.perf_counter", lambda: 110.0)
+    told = {DATA: 1.0, FORWARD: 2.0, BACKWARD: 4.0, REDUCING_BACKWARD: 3.0, COMMUNICATION: 2.0, OPTIMIZER: 0.5}
+    progress.seconds.update(told)
+    monkeypatch.setattr("time.perf_counter", lambda: 120.0)
     log.update({"step": 51, "units": 48, "loss_sum": 120.0}, {"units": 12, "loss_sum": 12.0}, progress)
     start, line = read_json_lines(log_file(tmp_path, 1))
     assert (start["after_step"], start["world_size"], start["pid"]) == (50, 2, os.getpid())
@@ -32,9 +41,13 @@ def test_the_seconds_of_a_line_are_parts_of_the_update(tmp_path, progress, monke
         "rank_units": 12,
         "units": 48,
         "loss_sum": 12.0,
-        "compute_s": 5.0,
-        "communication_s": 2.0,
+        "data_s": 1.0,
+        "forward_s": 2.0,
+        "backward_s": 4.0,
         "reducing_backward_s": 3.0,
+        "communication_s": 2.0,
+        "optimizer_s": 0.5,
+        "other_s": 7.5,
     }
 
 

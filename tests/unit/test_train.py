@@ -4,10 +4,11 @@ import pytest
 import torch
 
 from ddp_tokens import train
-from ddp_tokens.files import write_text
+from ddp_tokens.files import read_json_lines, write_text
 from ddp_tokens.layout import Layout
+from ddp_tokens.run_files import write_run
 from ddp_tokens.steps import view
-from ddp_tokens.train import run_identity, write_run
+from ddp_tokens.train import run_identity
 from ddp_tokens.world import World
 from tests.helpers import tiny_experiment
 from tests.unit.training import advance, fresh_run, start_of
@@ -102,3 +103,15 @@ def test_what_a_process_killed_while_writing_left_goes(tmp_path):
     write_run(tmp_path / "run", state, start_of(state), {}, World())
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["history.jsonl", "ranks", "step-0001"]
     assert not list((tmp_path / "run" / "ranks").glob(".*"))
+
+
+def test_where_there_are_epochs_each_is_summed_up(tmp_path):
+    """Epochs of 2 windows; the run ends in the midst of the second. Their sums are those of the history."""
+    state = fresh_run(3)
+    write_run(tmp_path / "run", state, start_of(state), {}, World(), windows=2)
+    history = read_json_lines(tmp_path / "run" / "history.jsonl")
+    first, second = read_json_lines(tmp_path / "run" / "epochs.jsonl")
+    assert (first["updates"], second["updates"], second["windows"]) == (2, 1, 2)
+    assert first["units"] == history[0]["units"] + history[1]["units"]
+    assert first["loss"] == (history[0]["loss_sum"] + history[1]["loss_sum"]) / first["units"]
+    assert first["lr"] == state.optimizer.param_groups[0]["lr"]

@@ -10,8 +10,9 @@ from ddp_tokens.config import Experiment
 from ddp_tokens.controls.resume_cases import second_interruption
 from ddp_tokens.inputs import Prepared
 from ddp_tokens.layout import Layout
+from ddp_tokens.run_files import write_run
 from ddp_tokens.start import take_start
-from ddp_tokens.train import Begun, begin, write_run
+from ddp_tokens.train import Begun, begin
 from ddp_tokens.trainer import train
 from ddp_tokens.world import World
 

@@ -8,7 +8,7 @@ import torch
 from ddp_tokens.checkpoint import load
 from ddp_tokens.determinism import seed_rank
 from ddp_tokens.generators import read_generators
-from ddp_tokens.train import write_run
+from ddp_tokens.run_files import write_run
 from ddp_tokens.world import World
 from tests.unit.training import advance, new_state, start_of
 
