@@ -76,20 +76,23 @@ def windows_of_rank(batches: Batches, first: int, until: int) -> Iterator[list[A
 
 def _made(batches: Batches, places: Sequence[tuple[int, int]]) -> Iterator[Any]:
     workers = batches.loading.workers
-    return iter(
-        DataLoader(
-            batches,
-            batch_size=None,
-            sampler=places,
-            collate_fn=_as_it_is,
-            num_workers=workers,
-            persistent_workers=workers > 0,
-            multiprocessing_context="fork" if workers else None,
-            worker_init_fn=_obey_only_the_rank,
-            pin_memory=batches.world.device.startswith("cuda"),
-            generator=Generator(),  # a generator of its own: a draw from torch's would change the run
-        )
+    loader = DataLoader(
+        batches,
+        batch_size=None,
+        sampler=places,
+        collate_fn=_as_it_is,
+        num_workers=workers,
+        persistent_workers=workers > 0,
+        multiprocessing_context="fork" if workers else None,
+        worker_init_fn=_obey_only_the_rank,
+        pin_memory=batches.world.device.startswith("cuda"),
+        generator=Generator(),  # a generator of its own: a draw from torch's would change the run
     )
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [*FOR_THE_RANK, signal.SIGTERM])
+    try:
+        return iter(loader)  # forks the workers, which so never have a moment in which a signal ends them
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _as_it_is(batch: Any) -> Any:
@@ -107,7 +110,6 @@ def _obey_only_the_rank(worker: int) -> None:
     rank = os.getppid()
     for number in FOR_THE_RANK:
         signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     threading.Thread(target=_end_when_told, args=(rank,), name="obeying", daemon=True).start()
     end_with([rank])
 

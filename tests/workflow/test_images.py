@@ -108,7 +108,7 @@ def test_the_report_speaks_of_images(images):
 
 def test_epochs_are_summed_up(images):
     first, second = lines(images, "runs/continuous/epochs.jsonl")
-    assert [(epoch["epoch"], epoch["updates"], epoch["units"]) for epoch in (first, second)] == [(0, 4, 25), (1, 4, 25)]
+    assert [(epoch["epoch"], epoch["updates"], epoch["units"]) for epoch in (first, second)] == [(1, 4, 25), (2, 4, 25)]
     history = lines(images, "runs/continuous/history.jsonl")
     assert second["loss"] == pytest.approx(sum(record["loss_sum"] for record in history[WINDOWS:]) / 25)
     assert second["accuracy"] == sum(record["correct"] for record in history[WINDOWS:]) / 25
