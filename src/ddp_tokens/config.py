@@ -233,16 +233,25 @@ class Experiment(Section):
                 f"the {len(model.stages)} stages of model.stages halve images of corpus.size {size} to a single pixel: "
                 f"take fewer stages, {2**halvings + 1} pixels or more, or model.norm group"
             )
-        may_differ = self.sharding == "by_epoch" and not self.drop_last and self.accumulation > 1
-        if model.norm == "sync_batch" and self.device == "cuda" and may_differ:
-            raise ValueError(
-                "model.norm sync_batch waits for all ranks in every forward, and in a short last window ranks may have "
-                "unequal numbers of microbatches: set drop_last to true, or accumulation to 1"
-            )
+        if model.norm == "sync_batch" and self.device == "cuda" and self.sharding == "by_epoch" and not self.drop_last:
+            self._require_rows_for_all_in_a_short_window()
         if model.norm == "sync_batch" and self.device == "cpu":
             raise ValueError(
                 "model.norm sync_batch needs device cuda, since torch's SyncBatchNorm refuses CPU tensors: take norm "
                 "batch or group here"
+            )
+
+    def _require_rows_for_all_in_a_short_window(self) -> None:
+        if self.accumulation > 1:
+            raise ValueError(
+                "model.norm sync_batch waits for all ranks in every forward, and in a short last window ranks may have "
+                "unequal numbers of microbatches: set drop_last to true, or accumulation to 1"
+            )
+        left = self.training_rows % (self.world_size * self.batch)
+        if 0 < left < self.world_size:
+            raise ValueError(
+                f"the last window of an epoch has {left} rows for {self.world_size} ranks, and with model.norm "
+                "sync_batch a rank without a row would change the statistics of all: set drop_last to true"
             )
 
     @property
