@@ -528,9 +528,7 @@ def test_a_rank_without_a_row_would_change_the_statistics_of_all(load):
     """33 images, 2 x 8 per window: one is left for two ranks. Of 34, each has one."""
     synchronized = f"{{{IMAGES}, device: cuda, sharding: by_epoch, accumulation: 1}}"
     norm = {"model": {"norm": "sync_batch"}}
-    with pytest.raises(
-        ConfigError, match=r"the last window of an epoch has 1 rows for 2 ranks, .*: set drop_last to true"
-    ):
+    with pytest.raises(ConfigError, match=r"last window of an epoch has 1 rows for 2 ranks, .*: set drop_last to true"):
         load(synchronized, norm | {"corpus": {"train": 33}})
     for fitting in ({"corpus": {"train": 34}}, {"corpus": {"train": 32}}, {"corpus": {"train": 33}, "drop_last": True}):
         assert load(synchronized, norm | fitting).model.norm == "sync_batch"

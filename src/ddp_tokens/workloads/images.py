@@ -88,15 +88,15 @@ def _norm(channels: int, settings: ResNet) -> nn.Module:
 
 
 def build_model(settings: Model, shape: Shape | ImageShape) -> nn.Module:
-    """Raises WorkloadError for another kind of model, for rows that are no images, and where BatchNorm would see a single
-    pixel of an image: of one image, as a short last window may hold, that has no variance, and torch refuses it.
+    """Raises WorkloadError for another kind of model, for rows that are no images, and where BatchNorm would see a
+    single pixel of an image: of one image, as a short last window may hold, that has no variance, and torch refuses it.
     """
     if not isinstance(settings, ResNet) or not isinstance(shape, ImageShape):
         raise WorkloadError("workload images needs model.kind resnet and a corpus of images")
     if max(shape.height, shape.width) <= 2 ** (len(settings.stages) - 1) and settings.norm != "group":
         raise WorkloadError(
-            f"the {len(settings.stages)} stages of model.stages halve images of {shape.height} x {shape.width} pixels to "
-            "a single one: take fewer stages, larger images, or model.norm group"
+            f"the {len(settings.stages)} stages of model.stages halve images of {shape.height} x {shape.width} pixels "
+            "to a single one: take fewer stages, larger images, or model.norm group"
         )
     model = MiniResNet(settings, shape)
     if settings.norm == "sync_batch":
