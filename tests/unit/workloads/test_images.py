@@ -355,7 +355,7 @@ def test_settings_or_rows_of_another_kind_are_refused_in_one_sentence(workload, 
 def test_images_that_would_be_halved_to_a_single_pixel_are_refused():
     """Three stages halve twice: 5 pixels to 3 and 2, 4 pixels to 2 and 1."""
     small, large = (ImageShape(classes=2, channels=1, height=size, width=size) for size in (4, 5))
-    with pytest.raises(WorkloadError, match="the 3 stages of model.stages halve images of 4 x 4 pixels to a"):
+    with pytest.raises(WorkloadError, match=r"the 3 stages of model.stages halve images of 4 x 4 pixels to a"):
         images.build_model(ResNet(stages=(8, 8, 8)), small)
     assert images.build_model(ResNet(stages=(8, 8, 8)), large)
     assert images.build_model(ResNet(stages=(8, 8, 8), norm="group"), small)
