@@ -2,7 +2,7 @@
 
 Computing and the all-reduce of the gradients overlap in the backward of the window's last microbatch. A communication
 hook tells when the rank's last bucket was ready: until then the time is the backward's, from there to the end it is
-communication, which nothing hides.
+communication, which nothing hides. Where a model has buffers, forward holds DDP's broadcast of them, and the wait for it.
 """
 
 from collections import defaultdict
@@ -38,7 +38,10 @@ class PartTimes(Progress):
         begun = perf_counter()
         yield
         ended = perf_counter()
-        computed = max(self.buckets.ready) if kind == REDUCING_BACKWARD else begun
+        if kind != REDUCING_BACKWARD:
+            self.seconds[kind] += ended - begun
+            return
+        computed = max(self.buckets.ready)
         self.seconds[BACKWARD] += computed - begun
         self.seconds[COMMUNICATION] += ended - computed
 

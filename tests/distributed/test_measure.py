@@ -102,6 +102,9 @@ def test_images_are_timed_to_an_accuracy_on_one_process_and_on_two(tmp_path):
     assert "images/s" in manifest["lesson_notes"]
     assert "token" not in manifest["lesson_notes"]
     assert manifest["time_to_accuracy"]["2proc"]["reached"]
+    parts = read_step_parts(tiny.at.step_parts)
+    assert {row.processes for row in parts} == {1, 2}
+    assert all(row.forward_s > 0 and row.other_s > 0 for row in parts), "also of a model with buffers"
 
 
 def test_a_norm_that_the_cpu_cannot_compute_is_refused_in_one_sentence():
