@@ -11,9 +11,9 @@ from ddp_tokens.step_figure import means_ms
 NOT_COUNTED = "the workload does not count what is right in training"
 MEANINGS = {
     "step_parts": "ms of an update, mean over the updates after the warm-up and over ranks, and percent of it: data is "
-    "waiting for the next batch; forward with the loss, and DDP's broadcast of buffers; backward until the last bucket of gradients is ready; "
-    "communication, collectives and waiting for slower ranks as far as no computing hides them; optimizer with "
-    "clipping; other, the rest of the loop",
+    "waiting for the next batch; forward with the loss, and DDP's broadcast of buffers; backward until the last bucket "
+    "of gradients is ready; communication, collectives and waiting for slower ranks as far as no computing hides "
+    "them; optimizer with clipping; other, the rest of the loop",
     "time_to_accuracy": "seconds from the initial weights until the share of right rows over the last updates, as many "
     "as scaling.windows, was scaling.accuracy; the median of the repeats, with the shortest and the longest",
 }

@@ -2,7 +2,7 @@
 
 Computing and the all-reduce of the gradients overlap in the backward of the window's last microbatch. A communication
 hook tells when the rank's last bucket was ready: until then the time is the backward's, from there to the end it is
-communication, which nothing hides. Where a model has buffers, forward holds DDP's broadcast of them, and the wait for it.
+communication, which nothing hides. Where a model has buffers, forward holds DDP's broadcast of them, waiting included.
 """
 
 from collections import defaultdict
