@@ -149,10 +149,14 @@ def curve(ratios: NDArray[numpy.float64]) -> tuple[NDArray[numpy.float64], NDArr
 
 
 def _outside(of_formulas: Mapping[str, NDArray[numpy.float64]]) -> list[str]:
-    return [
-        f"{formula.replace('_', ' ')}: {int((ratios > 1).sum()):,} of {ratios.size:,} outside"
-        for formula, ratios in of_formulas.items()
-    ]
+    return [f"{formula.replace('_', ' ')}: {_told(ratios)}" for formula, ratios in of_formulas.items()]
+
+
+def _told(ratios: NDArray[numpy.float64]) -> str:
+    """Errors of 0 leave no curve."""
+    if ratios.size and not ratios.any():
+        return f"all {ratios.size:,} errors are 0"
+    return f"{int((ratios > 1).sum()):,} of {ratios.size:,} outside"
 
 
 def resume_figure(

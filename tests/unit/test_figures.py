@@ -173,3 +173,10 @@ def test_smallest_difference_is_not_called_zero():
     off = history((1, 2)) + history((3, 4), lambda step: numpy.nextafter(1 / step, 1))
     _, bottom = figures.resume_figure(2, history((1, 2)), history((1, 2, 3, 4)), off).axes
     assert bottom.get_title(loc="right") == "largest: 5.55e-17"
+
+
+def test_errors_that_are_all_0_leave_no_curve_and_are_told():
+    ratios = {"first": {"token_mean": numpy.zeros(3), "mean_of_means": numpy.array([2.0, 0.0, 0.0])}}
+    figure = figures.gradients_figure(ratios, TOLERANCE)
+    title = figure.axes[0].get_title(loc="left").splitlines()
+    assert title == ["window: first", "token mean: all 3 errors are 0", "mean of means: 1 of 3 outside"]
