@@ -34,7 +34,7 @@ def time_to_accuracy(of: Measured, groups: Mapping[int, dist.ProcessGroup]) -> l
 def _run(of: Measured, processes: int, group: dist.ProcessGroup) -> Record:
     """Every rank sees the same global records, and so stops at the same update."""
     scaling, loop = of.experiment.scaling, Loop.of(of, processes, group)
-    plan = plan_for(STRONG, of.plan, processes)
+    plan = plan_for(STRONG, of.prepared.plan, processes)
     last: deque[Record] = deque(maxlen=min(scaling.windows, len(plan)))
     with within(group):
         barrier()

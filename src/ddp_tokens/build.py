@@ -8,6 +8,7 @@ from pathlib import Path
 import yaml
 from tabulate import tabulate
 
+from ddp_tokens.checks.verdict import INCONCLUSIVE
 from ddp_tokens.files import read_json
 from ddp_tokens.layout import Layout
 from ddp_tokens.options import run_as_program
@@ -56,7 +57,9 @@ def verdict_table(at: Layout) -> str:
     rows = [[verdict[column] for column in columns] for verdict in verdicts]
     unexpected = sum(not verdict["as_expected"] for verdict in verdicts)
     count = f"{unexpected} of {len(rows)} are NOT" if unexpected else f"all {len(rows)} are"
-    return f"\n{at.root}\n\n{tabulate(rows, headers=columns)}\n\nVerdicts: {count} as expected"
+    undecided = sum(verdict["outcome"] == INCONCLUSIVE for verdict in verdicts)
+    told = f"; {undecided} inconclusive, where these rows cannot tell" if undecided else ""
+    return f"\n{at.root}\n\n{tabulate(rows, headers=columns)}\n\nVerdicts: {count} as expected{told}"
 
 
 def controls_text(at: Path) -> str:

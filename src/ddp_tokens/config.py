@@ -173,7 +173,10 @@ class Experiment(Section):
         self._require_images()
         self._follow_epochs()
         if self.interrupt_at >= self.steps:
-            raise ValueError(f"interrupt_at {self.interrupt_at} must come before the last update, steps {self.steps}")
+            raise ValueError(
+                f"interrupt_at {self.interrupt_at} must come before the last update, steps {self.steps}: set "
+                f"interrupt_at to {max(1, self.steps // 2)}, for example"
+            )
         if self.backend == "nccl" and self.device == "cpu":
             raise ValueError("backend nccl needs device cuda")
         if self.launcher == "fork" and self.device == "cuda":

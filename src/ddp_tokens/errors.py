@@ -16,7 +16,10 @@ UserError
 └── EvidenceError          a file that a check or a figure reads is missing or malformed
 """
 
-PREPARE_AGAIN = "prepare again (`snakemake --cores 2 --forcerun prepare`, or by hand `ddp_tokens.cli prepare`)"
+PREPARE_AGAIN = (
+    "prepare again (build the experiment's target with `--forcerun prepare`, or by hand `ddp_tokens.cli prepare`), or "
+    "go back to what was prepared"
+)
 
 
 class UserError(Exception):

@@ -7,6 +7,7 @@ run may be interrupted, and resumed with another number of workers, anywhere.
 import os
 import signal
 import threading
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -76,18 +77,23 @@ def windows_of_rank(batches: Batches, first: int, until: int) -> Iterator[list[A
 
 def _made(batches: Batches, places: Sequence[tuple[int, int]]) -> Iterator[Any]:
     workers = batches.loading.workers
-    loader = DataLoader(
-        batches,
-        batch_size=None,
-        sampler=places,
-        collate_fn=_as_it_is,
-        num_workers=workers,
-        persistent_workers=workers > 0,
-        multiprocessing_context="fork" if workers else None,
-        worker_init_fn=_obey_only_the_rank,
-        pin_memory=batches.world.device.startswith("cuda"),
-        generator=Generator(),  # a generator of its own: a draw from torch's would change the run
-    )
+    with warnings.catch_warnings():
+        if not batches.world.is_main:
+            warnings.filterwarnings(
+                "ignore", "This DataLoader will create"
+            )  # more workers than cores: one rank says it
+        loader = DataLoader(
+            batches,
+            batch_size=None,
+            sampler=places,
+            collate_fn=_as_it_is,
+            num_workers=workers,
+            persistent_workers=workers > 0,
+            multiprocessing_context="fork" if workers else None,
+            worker_init_fn=_obey_only_the_rank,
+            pin_memory=batches.world.device.startswith("cuda"),
+            generator=Generator(),  # a generator of its own: a draw from torch's would change the run
+        )
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [*FOR_THE_RANK, signal.SIGTERM])
     try:
         return iter(loader)  # forks the workers, which so never have a moment in which a signal ends them

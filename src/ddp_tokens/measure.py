@@ -129,7 +129,7 @@ def time_updates(of: Measured, processes: int, group: dist.ProcessGroup) -> list
     of.wait_for_all()
     if of.world.rank >= processes:
         return []
-    plan = plan_for(STRONG, of.plan, processes)
+    plan = plan_for(STRONG, of.prepared.plan, processes)
     as_it_comes, hooked = (Loop.of(of, processes, group) for _ in range(2))
     time = BackwardTime()
     own: list[float] = []
@@ -172,7 +172,7 @@ def machine(of: Measured, model: DistributedDataParallel) -> Record:
         "launcher": of.experiment.resolved_launcher,
         "model_params": sum(parameter.numel() for parameter in model.parameters()),
         "unit": of.unit,
-        "steps": len(of.plan),
+        "steps": of.experiment.steps,
         "bucket_cap_mb": model.bucket_bytes_cap / 2**20,
         "find_unused_parameters": model.find_unused_parameters,
         "gradient_as_bucket_view": model.gradient_as_bucket_view,

@@ -12,12 +12,10 @@ from torch.nn.parallel import DistributedDataParallel
 from ddp_tokens.checkpoint import TrainingState
 from ddp_tokens.config import Experiment
 from ddp_tokens.distributed import barrier, sum_over_ranks, within, wrap_for_ddp
-from ddp_tokens.errors import PlanError
 from ddp_tokens.inputs import Prepared, initial_model
 from ddp_tokens.layout import Layout
 from ddp_tokens.plan import Plan, counts_per_rank, dealt, one_share_each
 from ddp_tokens.progress import UNWATCHED, Progress
-from ddp_tokens.scaling import counted
 from ddp_tokens.scaling_rows import WEAK
 from ddp_tokens.trainer import How, build_optimizer, how_of, state_of, train
 from ddp_tokens.workloads import Workload, unit_of
@@ -36,21 +34,6 @@ class Measured:
     workload: Workload
     world: World
     everyone: dist.ProcessGroup
-
-    @property
-    def plan(self) -> Plan:
-        """Without windows, such as the last of an epoch, that hold too few rows for the most processes.
-
-        Raises PlanError when no window is left.
-        """
-        most = max(self.experiment.measured_processes)
-        held = [window for window in self.prepared.plan if sum(len(rows) for of in window for rows in of) >= most]
-        if not held:
-            raise PlanError(
-                f"no window holds {most} rows, one for each of {counted(most)} (field scaling.processes): raise batch "
-                "or accumulation, or measure fewer"
-            )
-        return held
 
     @property
     def unit(self) -> str:
@@ -94,7 +77,7 @@ class Loop:
     def run(self, scaling: str) -> Record:
         """Train through the measured windows; seconds from one barrier of these ranks to another."""
         windows = self.measured.experiment.scaling.windows
-        plan = plan_for(scaling, self.measured.plan, self.world.size)[:windows]
+        plan = plan_for(scaling, self.measured.prepared.plan, self.world.size)[:windows]
         units = sum(sum(counts_per_rank(window, self.measured.prepared.rows)) for window in plan)
         with within(self.group):
             updates = self.updates(plan)
@@ -108,16 +91,8 @@ class Loop:
 
 
 def plan_for(scaling: str, plan: Plan, processes: int) -> Plan:
-    """Strong: the rows of each window, dealt to this many processes. Weak: each process has the rows of one rank.
-
-    Raises PlanError when a window holds fewer rows than there are processes.
-    """
-    if scaling == WEAK:
-        return one_share_each(plan, processes)
-    try:
-        return dealt(plan, processes)
-    except PlanError as error:
-        raise PlanError(f"{error} (field scaling.processes)") from None
+    """Strong: the rows of each window, dealt to this many processes. Weak: each process has the rows of one rank."""
+    return one_share_each(plan, processes) if scaling == WEAK else dealt(plan, processes)
 
 
 def gathered(own: Sequence[float], world: World) -> list[list[float]]:

@@ -111,26 +111,24 @@ def microbatches_of(window: Window, rank: int, rows: Mapping[str, Row]) -> list[
     return [[rows[row_id] for row_id in microbatch] or [rows[first].unsupervised()] for microbatch in window[rank]]
 
 
-def repartition(window: Window, world_size: int, name: str = "the window") -> Window:
+def repartition(window: Window, world_size: int) -> Window:
     """The rows of a window, each once and in the same order, dealt to another number of ranks.
 
     Ranks differ by at most one row. A rank's rows are split into as few microbatches as keep each as small as the
-    window's largest, and these too differ by at most one row.
-    Raises PlanError when there are fewer rows than ranks: a rank without a microbatch has no backward to join with.
+    window's largest, and these too differ by at most one row. Where there are fewer rows than ranks, the last ranks
+    have a microbatch without rows.
     """
     rows = [row for of_rank in window for microbatch in of_rank for row in microbatch]
-    if len(rows) < world_size:
-        raise PlanError(f"{name} holds {len(rows)} rows, too few for {world_size} ranks: start {len(rows)} or fewer")
     batch = max(len(microbatch) for of_rank in window for microbatch in of_rank)
-    return [_split(own, -(-len(own) // batch)) for own in _split(rows, world_size)]
+    with_rows = min(world_size, len(rows))
+    shares = [_split(own, -(-len(own) // batch)) for own in _split(rows, with_rows)]
+    without: Window = [[[]] for _ in range(world_size - with_rows)]
+    return shares + without
 
 
 def dealt(plan: Plan, world_size: int) -> Plan:
     """The plan for `world_size` ranks: each window as it is, or repartitioned."""
-    return [
-        window if len(window) == world_size else repartition(window, world_size, f"window {index}")
-        for index, window in enumerate(plan, start=1)
-    ]
+    return [window if len(window) == world_size else repartition(window, world_size) for window in plan]
 
 
 def one_share_each(plan: Plan, world_size: int) -> Plan:
@@ -167,12 +165,24 @@ def plan_document(plan: Plan, settings: Mapping[str, Any], corpus_sha256: str) -
     return {"made_for": dict(settings) | {"corpus_sha256": corpus_sha256}, "plan": plan}
 
 
+def planned_steps(path: Path | str) -> int:
+    """How many updates the plan was made for: on another number of ranks, epochs would be others. Raises PlanError when
+    it is missing.
+    """
+    _require_there(path)
+    return int(read_json(path)["made_for"]["steps"])
+
+
+def _require_there(path: Path | str) -> None:
+    if not Path(path).is_file():
+        raise PlanError(f"{path} does not exist: run prepare first")
+
+
 def read_plan(path: Path | str, corpus_sha256: str, settings: Mapping[str, Any]) -> Plan:
     """`settings`: what the reader knows of the experiment, by name; where the plan was made for another value, or for
     another corpus, PlanError names it, as when the plan is missing.
     """
-    if not Path(path).is_file():
-        raise PlanError(f"{path} does not exist: run prepare first")
+    _require_there(path)
     document = read_json(path)
     known = dict(settings) | {"corpus_sha256": corpus_sha256}
     for name, value in document["made_for"].items():

@@ -23,6 +23,8 @@ PROCESSES = Path("/proc")
 # What the seconds of an update are counted as; what is in none of these is the rest.
 COMMUNICATION, REDUCING_BACKWARD = "communication", "reducing_backward"
 DATA, FORWARD, BACKWARD, OPTIMIZER = "data", "forward", "backward", "optimizer"
+# What a collective is called in a profile, where it is part of more than itself; by kind.
+MARKED = {REDUCING_BACKWARD: BACKWARD, FORWARD: FORWARD}
 LAUNCH_VARIABLES = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -77,7 +79,7 @@ UNWATCHED = Progress()
 
 class WrittenProgress(Progress):
     """`seconds`: of the update so far, by kind; `since_update`: when it began, perf_counter(). `marked`: a context for
-    each block, by name, so that a profiler can show it; the reducing backward is a backward there.
+    each block, by name, so that a profiler can show it.
     """
 
     def __init__(self, folder: Path, rank: int, launch: str) -> None:
@@ -104,7 +106,7 @@ class WrittenProgress(Progress):
     def entered(self, collective: str, kind: str = COMMUNICATION) -> Iterator[None]:
         start = time.perf_counter()
         self._now(collective=collective, inside=True, entered=self.place.entered + 1)
-        with self.marked(BACKWARD if kind == REDUCING_BACKWARD else collective):
+        with self.marked(MARKED.get(kind, collective)):
             yield
         self._now(inside=False)
         self.seconds[kind] += time.perf_counter() - start

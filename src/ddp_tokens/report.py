@@ -27,7 +27,18 @@ from ddp_tokens.steps import dump
 from ddp_tokens.summary import KEY_NUMBERS, headline, unexpected
 
 TEMPLATES = Path(__file__).parent / "templates"
-PACKAGES = ("torch", "numpy", "safetensors", "snakemake", "pydantic", "pandas", "matplotlib", "jinja2", "pygments")
+PACKAGES = (
+    "torch",
+    "numpy",
+    "safetensors",
+    "snakemake",
+    "pydantic",
+    "pandas",
+    "matplotlib",
+    "jinja2",
+    "pygments",
+    "pillow",
+)
 SAMPLES_SHOWN = 8
 PLACES = ("rank", "step", "parameter", "index")
 DECIDING = ("error", "tolerance", "power")

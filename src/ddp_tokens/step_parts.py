@@ -59,7 +59,7 @@ def time_parts(of: Measured, processes: int, group: dist.ProcessGroup) -> list[R
     of.wait_for_all()
     if of.world.rank >= processes:
         return []
-    plan = plan_for(STRONG, of.plan, processes)[: WARM_UP + of.experiment.scaling.windows]
+    plan = plan_for(STRONG, of.prepared.plan, processes)[: WARM_UP + of.experiment.scaling.windows]
     loop = Loop.of(of, processes, group)
     with within(group):
         time = PartTimes(time_buckets(loop.model, group))

@@ -36,7 +36,7 @@ RANK_FIELDS = ("world_size", "backend", "launcher", "timeout_s")
 UPDATE_FIELDS = ("optimizer", "schedule", "use_amp", "amp_dtype", "augmentation", "workers")
 TRAIN_FIELDS = tuple(dict.fromkeys((*PLAN_FIELDS, *MODEL_FIELDS, *RANK_FIELDS, *UPDATE_FIELDS, "train_anyway")))
 TOLD_FIELDS = ("log_interval", "tensorboard", "profile")
-RUN_FIELDS = (*TRAIN_FIELDS, *TOLD_FIELDS, "checkpoint_every", "save_every", "keep")
+RUN_FIELDS = (*TRAIN_FIELDS, *TOLD_FIELDS, "epochs", "checkpoint_every", "save_every", "keep")
 
 
 def _script(name: str, *fields: str) -> Step:

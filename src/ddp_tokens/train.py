@@ -28,7 +28,7 @@ from ddp_tokens.identity import NOTHING, Allowed, add_flags, allowed_by, told
 from ddp_tokens.inputs import Prepared, initial_model, read_prepared, require_initial
 from ddp_tokens.layout import Layout
 from ddp_tokens.options import parse, run_as_program
-from ddp_tokens.plan import BY_EPOCH
+from ddp_tokens.plan import BY_EPOCH, planned_steps
 from ddp_tokens.progress import WrittenProgress, launch_name
 from ddp_tokens.rank_failure import Watch, checkpoint_finder, explaining, watched
 from ddp_tokens.run_files import write_run
@@ -47,6 +47,7 @@ from ddp_tokens.world import World, world_from_environment
 PROGRAM = "ddp_tokens.train"
 NOT_IDENTITY = (
     "checkpoint_every",
+    "epochs",
     "interrupt_at",
     "keep",
     "launcher",
@@ -97,6 +98,8 @@ def run_training(
     """Write runs/RUN/: a checkpoint at the last update, the global history, and per rank what it started from, its
     history and its parameters. None when that is done, else where a wish to stop, of any rank, has ended the run.
     """
+    if allowed.repartition and experiment.epochs is not None:
+        experiment = experiment.model_copy(update={"steps": planned_steps(at.plan)})
     prepared = read_prepared(experiment, at, allowed.repartition)
     require_initial(at.initial)
     identity = run_identity(experiment, at)
@@ -179,6 +182,7 @@ def _set_out(
         return working.first_start(), working
     if resume is not None:
         identity = load(resume, state, identity, world, allowed)
+        log.info("resuming after update %d of %d, from %s", state.step, until, resume)
         working = replace(working, identity=identity)
         for line in told(identity):
             log.warning("warning: not an exact run, %s", line)

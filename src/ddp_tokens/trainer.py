@@ -108,7 +108,7 @@ def train(
         right = _Right(workload)
         local_loss, summed = accumulate(model, workload, batches, normalize, progress, how.precision, right.add)
         sums = sums_of_window(workload, name, [local_loss, *right.count()], summed, local, world)
-        _require_finite("loss", sums[0], step)
+        _require_finite("loss", sums[0], step, how.precision.dtype == torch.float16)
         record = {"step": step, "units": total, "loss_sum": sums[0], "loss": sums[0] / total}
         if len(sums) > 1:
             record["correct"] = int(sums[1])
@@ -169,9 +169,12 @@ def _clip(model: DistributedDataParallel, clip_norm: float | None) -> float:
     return float(torch.nn.utils.clip_grad_norm_(model.parameters(), clip_norm))
 
 
-def _require_finite(name: str, value: float, step: int) -> None:
+def _require_finite(name: str, value: float, step: int, in_float16: bool = False) -> None:
     if not math.isfinite(value):
-        raise DivergedError(f"the {name} of update {step} is {value}: lower the learning rate or look at the rows")
+        or_take = ", or set amp_dtype to bfloat16, which has a wider range" * in_float16
+        raise DivergedError(
+            f"the {name} of update {step} is {value}: lower the learning rate or look at the rows{or_take}"
+        )
 
 
 def _require_worth_scaling(scale: float, skipped: bool, norm: float, step: int) -> None:

@@ -13,7 +13,7 @@ from ddp_tokens.config import Experiment
 from ddp_tokens.config_reading import load_experiment
 from ddp_tokens.corpora.lock import read_corpus
 from ddp_tokens.distributed import wrap_for_ddp
-from ddp_tokens.errors import ConfigError, PlanError
+from ddp_tokens.errors import ConfigError
 from ddp_tokens.files import read_json, read_json_lines
 from ddp_tokens.inputs import initial_model, read_prepared
 from ddp_tokens.layout import Layout
@@ -109,7 +109,9 @@ def test_images_are_timed_to_an_accuracy_on_one_process_and_on_two(tmp_path):
 
 def test_a_norm_that_the_cpu_cannot_compute_is_refused_in_one_sentence():
     wrong = Experiment(
-        name="x", interrupt_at=3, **IMAGES | {"device": "cuda", "model": {"kind": "resnet", "norm": "sync_batch"}}
+        name="x",
+        interrupt_at=3,
+        **IMAGES | {"device": "cuda", "drop_last": True, "model": {"kind": "resnet", "norm": "sync_batch"}},
     )
     with pytest.raises(ConfigError, match="scaling is measured on the CPU, which torch's SyncBatchNorm refuses: take"):
         on_cpu(wrong)
@@ -168,9 +170,8 @@ def test_a_wrong_number_of_ranks_is_refused(measured, monkeypatch, capsys):
     )
 
 
-def test_more_processes_than_rows_in_a_window_are_refused():
-    with pytest.raises(PlanError, match=r"window 1 holds 2 rows, too few for 3 ranks: .* \(field scaling.processes\)$"):
-        module.plan_for("strong", [[[["a"]], [["b"]]]], 3)
+def test_more_processes_than_rows_in_a_window_leave_the_last_without():
+    assert module.plan_for("strong", [[[["a"]], [["b"]]]], 3) == [[[["a"]], [["b"]], [[]]]]
 
 
 def measure_with_one_process_slow(world, arguments, seconds):

@@ -25,7 +25,7 @@ from ddp_tokens.workloads import token_labels
 from ddp_tokens.world import World
 from tests.distributed.ranks import run_ranks
 from tests.distributed.test_train_command import refused
-from tests.distributed.tiny import INTERRUPT_AT, STEPS, Tiny, prepared
+from tests.distributed.tiny import INTERRUPT_AT, SETTINGS, STEPS, Tiny, prepared
 
 # As in test_gradient_on_ranks.py: float64 sums of some hundred terms in two orders; a wrong formula is off by more.
 ROUNDING, WRONG = 1e-12, 1e-3
@@ -189,13 +189,33 @@ def test_without_the_flag_another_number_of_ranks_is_refused(copy_of):
         assert "prepare with the world_size that the first plan was made for" in sentence
 
 
-def test_more_ranks_than_rows_are_refused(trained, tmp_path):
-    """Windows of two rows: one rank, two microbatches of one row."""
+def test_more_ranks_than_rows_leave_the_last_without(trained, tmp_path):
+    """Windows of two rows: one rank, two microbatches of one row. On three, the last computes what does not count."""
     tiny = prepared(tmp_path / "tiny", 1, batch=1)
     tiny.train_all()
-    flags = ("--resume", str(tiny.interrupted), "--allow-repartition", "--world-size", "3")
-    for sentence in refused(tiny, *flags, world_size=3):
-        assert "window 1 holds 2 rows, too few for 3 ranks: start 2 or fewer" in sentence
+    resumed_at(tiny, 3)
+    end = tiny.at.checkpoint("resume", STEPS)
+    of_last = read_json(end / "rank-2.json")["history"]
+    assert {record["units"] for record in of_last} == {0}
+    assert {len(flat([record["rows"]])) for record in of_last} == {0}
+    history, continuous = (read_json_lines(tiny.at.run(run) / "history.jsonl") for run in ("resume", "continuous"))
+    assert [record["units"] for record in history] == [record["units"] for record in continuous]
+
+
+def test_epochs_are_those_of_the_plan_on_any_number_of_ranks(tmp_path):
+    """20 rows, two epochs. On two ranks 2 x 2 rows are a window, 5 an epoch, 10 updates; three ranks alone would make
+    4 windows an epoch and 8 updates of them, so that the plan would not fit.
+    """
+    corpus = SETTINGS["corpus"] | {"train": 20}
+    tiny = prepared(
+        *(tmp_path / "tiny", 2), corpus=corpus, sharding="by_epoch", epochs=2, steps=None, accumulation=1, batch=2
+    )
+    assert len(read_json(tiny.at.plan)["plan"]) == 10
+    assert [rank["code"] for rank in tiny.train()] == [0, 0]
+    other = Tiny(tiny.folder, 3)
+    ranks = other.train("--resume", str(tiny.interrupted), "--world-size", "3", "--allow-repartition")
+    assert [rank["code"] for rank in ranks] == [0] * 3, ranks
+    assert len(read_json_lines(tiny.at.run("resume") / "history.jsonl")) == 10
 
 
 @pytest.mark.parametrize("flag", ["--allow-inexact", "--allow-repartition"])

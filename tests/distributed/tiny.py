@@ -79,10 +79,13 @@ class Tiny:
 
 
 def prepared(folder: Path, world_size: int, **changes: Any) -> Tiny:
-    """The YAML file with `changes`, then corpus, plan, initial weights and references, as the first two steps."""
+    """The YAML file with `changes`, without fields that are None, then corpus, plan, initial weights and references, as
+    the first two steps.
+    """
     tiny = Tiny(folder, world_size)
     folder.mkdir(parents=True, exist_ok=True)
-    tiny.config.write_text(yaml.safe_dump(SETTINGS | {"world_size": world_size} | changes))
+    values = SETTINGS | {"world_size": world_size} | changes
+    tiny.config.write_text(yaml.safe_dump({name: value for name, value in values.items() if value is not None}))
     prepare(tiny.experiment, tiny.at.rows, tiny.at.lock, tiny.at.plan)
     run_ranks(write_references_alone, 1, folder, str(tiny.config), str(tiny.at.root), joined=False)
     return tiny

@@ -121,13 +121,19 @@ def test_a_step_of_images_changes_with_its_own_fields_only(step, field):
 
 
 def test_epochs_are_known_by_the_steps_that_follow_from_them():
-    """A run does not depend on whether its 9 updates were asked for as 3 epochs, and the summary says which."""
+    """A run's identity does not depend on whether its 9 updates were asked for as 3 epochs; the run itself knows, since
+    on another number of ranks 3 epochs would be other updates, and the summary says which.
+    """
     of_epochs = {name: value for name, value in IMAGES.items() if name != "steps"} | {"epochs": 3}
     values = {"name": "tiny", "batch": 2, "accumulation": 2, "interrupt_at": 2}
     by_epochs, by_steps = Experiment(**values, **of_epochs), Experiment(**values, **IMAGES)
     assert (by_epochs.steps, by_steps.epochs) == (9, None)
     differing = {step for step in STEPS if settings_document(by_epochs, step) != settings_document(by_steps, step)}
-    assert differing == {step for step in STEPS if "epochs" in STEPS[step].fields} == {"summary"}
+    assert (
+        differing
+        == {step for step in STEPS if "epochs" in STEPS[step].fields}
+        == {*("summary", "interrupt", "continuous", "resume")}
+    )
 
 
 NO_PART_OF_A_RUN = ["workers", "log_interval", "tensorboard", "profile", "save_every", "checkpoint_every", "keep"]

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from ddp_tokens.corpora.image_arrays import SMALLEST, scaled
 from ddp_tokens.errors import PREPARE_AGAIN, CorpusError
 from ddp_tokens.files import sha256_of_bytes
 
+REPLACE = "replace it or take it away"
 MODES = {1: "L", 3: "RGB"}
 EIGHT_BITS = ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "HSV", "LAB")
 
@@ -77,8 +78,10 @@ def decoded(data: bytes, path: Path, channels: int, size: int | None) -> NDArray
                 pixels = numpy.asarray(converted)
                 return pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
             mode = image.mode
+    except UnidentifiedImageError:
+        raise CorpusError(f"{path} cannot be read as an image (no format that Pillow knows): {REPLACE}") from None
     except Exception as error:  # of many types: each format has its own decoder
-        raise CorpusError(f"{path} cannot be read as an image ({error}): replace it or take it away") from None
+        raise CorpusError(f"{path} cannot be read as an image ({error}): {REPLACE}") from None
     raise CorpusError(
         f"{path} has more than 8 bits a colour (Pillow's mode {mode}): convert it, or give the pixels as float32 in a "
         ".npz or .safetensors file"
