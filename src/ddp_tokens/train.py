@@ -182,12 +182,12 @@ def _set_out(
         return working.first_start(), working
     if resume is not None:
         identity = load(resume, state, identity, world, allowed)
-        log.info("resuming after update %d of %d, from %s", state.step, until, resume)
         working = replace(working, identity=identity)
         for line in told(identity):
             log.warning("warning: not an exact run, %s", line)
         if state.step >= until:
             raise CheckpointError(f"{resume} is at update {state.step}, so nothing is left to do up to {until}")
+        log.info("resuming after update %d of %d, from %s", state.step, until, resume)
     start = take_start(state, begun.when_seeded, world)
     working.keep_start(start)
     return start, working
