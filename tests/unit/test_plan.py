@@ -15,11 +15,13 @@ from ddp_tokens.plan import (
     BY_LENGTH,
     counts_per_rank,
     dealt,
+    make_epochs,
     make_plan,
     make_shard,
     microbatches_of,
     one_share_each,
     plan_document,
+    planned_steps,
     pools,
     read_plan,
     repartition,
@@ -122,6 +124,48 @@ def test_more_ranks_than_rows_is_refused():
         plan_of(ROWS[:2], world_size=3, accumulation=1, batch=1)
 
 
+SEVEN = [make_row(name, 2) for name in "abcdefg"]
+
+
+def seven_dealt(epoch):
+    """To two ranks, in the rows' order, and the other way round in every second epoch."""
+    order = list(range(7)) if epoch % 2 == 0 else list(range(6, -1, -1))
+    return [order[::2], order[1::2]]
+
+
+def epochs_of(deal=seven_dealt, **changes):
+    return make_epochs(SEVEN, deal, **({"steps": 4, "accumulation": 1, "batch": 2, "drop_last": False} | changes))
+
+
+def test_epochs_by_hand():
+    """Ranks hold a c e g and b d f: windows of two rows each, of which the last of an epoch is one short."""
+    forwards = [[[["a", "c"]], [["b", "d"]]], [[["e", "g"]], [["f"]]]]
+    backwards = [[[["g", "e"]], [["f", "d"]]], [[["c", "a"]], [["b"]]]]
+    assert epochs_of() == forwards + backwards
+    assert epochs_of(steps=1) == forwards[:1]
+    assert epochs_of(steps=7) == (forwards + backwards + forwards + backwards)[:7]
+
+
+def test_epochs_with_accumulation_by_hand():
+    """Two microbatches of one row; rank 1 has one less in the last window."""
+    assert epochs_of(steps=2, accumulation=2, batch=1) == [
+        [[["a"], ["c"]], [["b"], ["d"]]],
+        [[["e"], ["g"]], [["f"]]],
+    ]
+    assert epochs_of(steps=1, accumulation=2, batch=3) == [[[["a", "c", "e"], ["g"]], [["b", "d", "f"]]]]
+
+
+def test_what_does_not_fill_a_window_can_be_left_out():
+    """Rank 1 has three rows, so that one window of two is full on both ranks; of three rows each, one too."""
+    assert epochs_of(steps=2, drop_last=True) == [[[["a", "c"]], [["b", "d"]]], [[["g", "e"]], [["f", "d"]]]]
+    assert epochs_of(steps=1, batch=3, drop_last=True) == [[[["a", "c", "e"]], [["b", "d", "f"]]]]
+
+
+def test_a_rank_that_has_nothing_left_has_a_microbatch_without_rows():
+    """Five rows: a c e and b d. After two each, one is left, of rank 0."""
+    assert epochs_of(lambda epoch: [[0, 2, 4], [1, 3]], steps=2) == [[[["a", "c"]], [["b", "d"]]], [[["e"]], [[]]]]
+
+
 def test_counts_per_rank_count_supervised_units_only():
     rows = {"a": make_row("a", 5, units=2), "b": make_row("b", 3), "c": make_row("c", 4, units=0)}
     assert counts_per_rank([[["a"], ["b"]], [["c"]]], rows) == [5, 0]
@@ -145,6 +189,14 @@ def plan_file(tmp_path):
 
 def test_reads_back_what_was_written(plan_file):
     assert read_plan(plan_file, "abc", SETTINGS) == [[[["a"]], [["b"]]]]
+
+
+def test_a_plan_tells_how_many_updates_it_was_made_for(tmp_path):
+    path = tmp_path / "plan.json"
+    write_json(path, plan_document([[[["a"]], [["b"]]]], SETTINGS | {"steps": 7}, corpus_sha256="abc"))
+    assert planned_steps(path) == 7
+    with pytest.raises(PlanError, match=r"none.json does not exist: run prepare first"):
+        planned_steps(tmp_path / "none.json")
 
 
 def test_a_reader_that_knows_fewer_settings_compares_those(plan_file):
@@ -217,6 +269,8 @@ def test_four_rows_of_two_ranks_by_hand():
 def test_a_plan_is_dealt_window_by_window():
     plan = plan_of(world_size=2)
     assert dealt(plan, 2) == plan
+    uneven = [[["a", "b"], ["c"]], [["d"]]]
+    assert dealt([uneven], 2) == [uneven] != [repartition(uneven, 2)]
     new = dealt(plan, 3)
     assert [flat(window) for window in new] == [flat(window) for window in plan]
     assert {len(window) for window in new} == {3}

@@ -213,6 +213,21 @@ def test_measured_replicas_of_the_same_nan_fail_although_bit_equal(tmp_path):
     assert (verdict.outcome, verdict.observed["bit_equal"]) == ("fail", True)
 
 
+def test_measured_values_that_are_not_finite_are_counted(tmp_path):
+    """One of three, and one of one, of which no difference is left."""
+    right, wrong = ({"a": numpy.array([0.0, value, 1.0])} for value in (0.0, numpy.nan))
+    difference = measured(tmp_path, right, wrong).first_difference
+    assert difference == {"rank": 1, "parameter": "a", "problem": "values that are not finite: 1"}
+    alone = measured(tmp_path, {"a": numpy.zeros(1)}, {"a": numpy.array([numpy.inf])})
+    assert alone.first_difference["problem"] == "values that are not finite: 1"
+    assert alone.observed["max_abs_difference"] == 0.0
+
+
+def test_a_measured_difference_of_just_what_is_allowed_passes(tmp_path):
+    verdict = measured(tmp_path, {"a": numpy.zeros(1)}, {"a": numpy.array([ATOL])})
+    assert (verdict.outcome, verdict.observed["max_abs_difference"]) == ("pass", ATOL)
+
+
 def test_measured_replicas_without_a_tensor_are_no_pass(tmp_path):
     assert measured(tmp_path, {}, {}).outcome == "fail"
 
@@ -229,5 +244,5 @@ def test_measured_ranks_without_their_state_are_named(tmp_path):
     paths[1].unlink()
     with pytest.raises(EvidenceError, match=r"state-rank-1\.safetensors does not exist"):
         check_measured_replicas(paths)
-    with pytest.raises(EvidenceError, match="no rank's state after the last measured step was given: measure again"):
+    with pytest.raises(EvidenceError, match=r"^no rank's state after the last measured step was given: measure again$"):
         check_measured_replicas([])

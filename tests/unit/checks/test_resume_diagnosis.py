@@ -197,3 +197,14 @@ def test_a_position_is_judged_as_far_as_there_are_rows():
     assert diagnosis.of_rows({2: "c", 3: "b", 4: "z"}, theirs, 1) == ()
     assert diagnosis.of_rows({4: "z"}, theirs, 3) == ()  # no later update to compare with
     assert diagnosis.of_rows({}, theirs, 3) == ()
+
+
+def test_weights_that_differ_by_rounding_alone_were_summed_in_another_order():
+    """Up to 1e-4 of the largest weight, and only where nothing else explains it."""
+    by_rounding = ("summed_in_another_order",)
+    assert diagnosis.of_parameters(1e-9, 1.0, causes_excluded=True) == by_rounding
+    assert diagnosis.of_parameters(1e-4, 1.0, causes_excluded=True) == by_rounding
+    assert diagnosis.of_parameters(1.5e-4, 2.0, causes_excluded=True) == by_rounding
+    assert diagnosis.of_parameters(1.01e-4, 1.0, causes_excluded=True) == ()
+    assert diagnosis.of_parameters(0.0, 1.0, causes_excluded=True) == ()
+    assert diagnosis.of_parameters(1e-9, 1.0, causes_excluded=False) == ()
