@@ -139,6 +139,9 @@ def epochs_of(deal=seven_dealt, **changes):
 
 def test_epochs_by_hand():
     """Ranks hold a c e g and b d f: windows of two rows each, of which the last of an epoch is one short."""
+    asked = []
+    epochs_of(lambda epoch: (asked.append(epoch), seven_dealt(epoch))[1])
+    assert asked == [0, 1], "no epoch more than four windows need"
     forwards = [[[["a", "c"]], [["b", "d"]]], [[["e", "g"]], [["f"]]]]
     backwards = [[[["g", "e"]], [["f", "d"]]], [[["c", "a"]], [["b"]]]]
     assert epochs_of() == forwards + backwards

@@ -10,6 +10,7 @@ from ddp_tokens import window
 from ddp_tokens.errors import EmptyWindowError, WorkloadError
 from ddp_tokens.normalization import global_token_loss
 from ddp_tokens.precision import Precision
+from ddp_tokens.progress import COMMUNICATION, Progress
 from ddp_tokens.reference import gradients_of, reference_gradient
 from ddp_tokens.window import accumulate, count_window, sum_window
 from ddp_tokens.workloads import token_labels
@@ -98,6 +99,54 @@ def test_both_passes_of_all_microbatches_but_the_last_stand_inside_no_sync():
     inside, outside = ([("forward", held), ("backward", held)] for held in (True, False))
     assert tracing.passes == [*inside, *inside, *outside]
     assert (loss_sum, float(tracing.theta.grad)) == ((111.0, 3.0), 111.0)
+
+
+class Told(Progress):
+    """Notes what it is told, in order."""
+
+    def __init__(self):
+        self.notes = []
+
+    def begins_microbatch(self, number):
+        self.notes.append(number)
+
+    @contextmanager
+    def entered(self, collective, kind=COMMUNICATION):
+        self.notes.append((collective, kind))
+        yield
+
+    @contextmanager
+    def spent(self, kind):
+        self.notes.append(kind)
+        yield
+
+
+FORWARDS_AND_BACKWARDS = [
+    *(1, "forward", "backward"),
+    *(2, "forward", "backward"),
+    *(3, "forward", ("all-reduce of the gradients", "reducing_backward")),
+]
+
+
+def test_progress_is_told_each_part_of_a_window():
+    told = Told()
+    accumulate(Tracing(), Tracing(), [1.0, 10.0, 100.0], lambda loss: loss, told)
+    assert told.notes == FORWARDS_AND_BACKWARDS
+
+
+def test_the_first_forward_of_a_model_with_buffers_is_told_as_a_collective():
+    """DDP broadcasts them there: a rank may wait in it for another."""
+    tracing, told = Tracing(), Told()
+    tracing.register_buffer("mean", torch.zeros(()))
+    accumulate(tracing, tracing, [1.0, 10.0, 100.0], lambda loss: loss, told)
+    first = ("forward, with the broadcast of the buffers", "forward")
+    assert told.notes == [1, first, *FORWARDS_AND_BACKWARDS[2:]]
+
+
+def test_outputs_and_batch_of_each_microbatch_are_shown():
+    tracing, shown = Tracing(), []
+    accumulate(tracing, tracing, [1.0, 10.0], lambda loss: loss, observe=lambda *pair: shown.append(pair))
+    assert [(float(outputs), batch) for outputs, batch in shown] == [(1.0, 1.0), (10.0, 10.0)]
 
 
 class Asked(Exception):
