@@ -146,7 +146,7 @@ def test_the_first_forward_of_a_model_with_buffers_is_told_as_a_collective():
 def test_outputs_and_batch_of_each_microbatch_are_shown():
     tracing, shown = Tracing(), []
     accumulate(tracing, tracing, [1.0, 10.0], lambda loss: loss, observe=lambda *pair: shown.append(pair))
-    assert [(float(outputs), batch) for outputs, batch in shown] == [(1.0, 1.0), (10.0, 10.0)]
+    assert [(float(outputs.detach()), batch) for outputs, batch in shown] == [(1.0, 1.0), (10.0, 10.0)]
 
 
 class Asked(Exception):
