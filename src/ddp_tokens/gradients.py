@@ -27,7 +27,7 @@ from ddp_tokens.plan import microbatches_of, windows_to_compare
 from ddp_tokens.reference import DTYPES, gradients_of, named_gradients
 from ddp_tokens.tensors import save_tensors
 from ddp_tokens.watching import end_with, starters_of_rank
-from ddp_tokens.window import accumulate, count_window, sum_window
+from ddp_tokens.window import accumulate, count_window, sums_of_window
 from ddp_tokens.window_trace import trace
 from ddp_tokens.workloads import Workload, load
 from ddp_tokens.world import World, world_from_environment
@@ -127,7 +127,7 @@ def _through(
     """Raises WorkloadError on every rank alike when the workload sums over other units than the corpus counts."""
     batches = [workload.collate(rows, world.device) for rows in microbatches]
     loss_sum, units = accumulate(model, workload, batches, normalize)
-    sum_window(workload, name, loss_sum, units, counted, world)
+    sums_of_window(workload, name, [loss_sum], units, counted, world)
 
 
 WAYS: Mapping[str, Way] = {TOKEN_MEAN: token_mean, MEAN_OF_MEANS: mean_of_means}

@@ -71,10 +71,6 @@ class StepParts(_Row):
     optimizer_s: Seconds
     other_s: Annotated[float, Field(allow_inf_nan=False)]
 
-    @property
-    def update_s(self) -> float:
-        return float(sum(getattr(self, f"{part}_s") for part in PARTS))
-
 
 class Reached(_Row):
     """One run from the initial weights, until the training accuracy of the last updates was what was asked for, or to

@@ -46,7 +46,7 @@ def accumulate(
 ) -> tuple[float, float]:
     """Leave in each parameter's .grad the window's gradient, averaged over ranks.
 
-    Returns this rank's loss sum, and the number of units that the workload says it summed over: for sum_window.
+    Returns this rank's loss sum, and the number of units that the workload says it summed over: for sums_of_window.
 
     `normalize` turns a microbatch's loss sum into what backward() is called on; it knows the window's denominator.
     Where `precision` scales losses, the gradient is scaled too. `observe` is shown each microbatch's outputs and batch.
@@ -84,11 +84,6 @@ def _going_forward(model: torch.nn.Module, index: int, progress: Progress) -> Ab
     if index == 0 and next(model.buffers(), None) is not None:
         return progress.entered(BUFFERS, FORWARD)
     return progress.spent(FORWARD)
-
-
-def sum_window(workload: Workload, window: str, loss_sum: float, summed: float, counted: int, world: World) -> float:
-    """The loss sum over all ranks; see sums_of_window."""
-    return sums_of_window(workload, window, [loss_sum], summed, counted, world)[0]
 
 
 def sums_of_window(

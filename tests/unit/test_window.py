@@ -12,7 +12,7 @@ from ddp_tokens.normalization import global_token_loss
 from ddp_tokens.precision import Precision
 from ddp_tokens.progress import COMMUNICATION, Progress
 from ddp_tokens.reference import gradients_of, reference_gradient
-from ddp_tokens.window import accumulate, count_window, sum_window
+from ddp_tokens.window import accumulate, count_window, sums_of_window
 from ddp_tokens.workloads import token_labels
 from ddp_tokens.world import World
 from tests.helpers import make_row
@@ -155,7 +155,7 @@ class Asked(Exception):
 
 @pytest.fixture
 def of_ranks(monkeypatch):
-    """What sum_window ends with on each rank, given what each contributes. Real ranks are in tests/distributed."""
+    """What sums_of_window ends with on each rank, given what each contributes. Real ranks are in tests/distributed."""
 
     def run(*told):
         worlds = [World(rank, rank, len(told), "cuda:1") for rank in range(len(told))]
@@ -169,13 +169,13 @@ def of_ranks(monkeypatch):
         monkeypatch.setattr(window, "sum_over_ranks", ask)
         for world, of_rank in zip(worlds, told, strict=True):
             with suppress(Asked):
-                sum_window(token_labels, "window 7", *of_rank, world)
-        assert {len(values) for values in given} == {1 + 2 * len(told)}
+                sums_of_window(token_labels, "window 7", *of_rank, world)
+        assert {len(values) for values in given} == {2 + 2 * len(told)}
         sums = [sum(of_place) for of_place in zip(*given, strict=True)]
         monkeypatch.setattr(window, "sum_over_ranks", lambda values, device, what: list(sums))
         for world, of_rank in zip(worlds, told, strict=True):
             try:
-                ends.append(sum_window(token_labels, "window 7", *of_rank, world))
+                ends.append(sums_of_window(token_labels, "window 7", *of_rank, world))
             except WorkloadError as error:
                 ends.append(str(error))
         return ends
@@ -184,15 +184,17 @@ def of_ranks(monkeypatch):
 
 
 def test_the_loss_sum_of_a_window_is_that_of_all_ranks(of_ranks):
-    assert of_ranks((1.5, 3.0, 3), (20.0, 0.0, 0), (300.0, 7.0, 7)) == [321.5] * 3
-    assert of_ranks((1.5, 3.0, 3)) == [1.5]
+    """And what is right in it: 2, 0 and 5 units."""
+    told = ([1.5, 2.0], 3.0, 3), ([20.0, 0.0], 0.0, 0), ([300.0, 5.0], 7.0, 7)
+    assert of_ranks(*told) == [[321.5, 7.0]] * 3
+    assert of_ranks(told[0]) == [[1.5, 2.0]]
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2])
 def test_other_units_on_one_rank_are_refused_on_all(of_ranks, rank):
-    told = [(1.0, 3.0, 3), (1.0, 5.0, 5), (1.0, 7.0, 7)]
+    told = [([1.0, 0.0], units, units) for units in (3, 5, 7)]
     counted = told[rank][2]
-    told[rank] = (1.0, counted + 0.5, counted)
+    told[rank] = ([1.0, 0.0], counted + 0.5, counted)
     [message] = set(of_ranks(*told))
     assert message.startswith(
         f"window 7: workload token_labels sums the losses of {counted}.5 units on rank {rank}, where the corpus counts "
@@ -201,14 +203,14 @@ def test_other_units_on_one_rank_are_refused_on_all(of_ranks, rank):
 
 
 def test_units_that_are_right_in_sum_only_are_refused(of_ranks):
-    [message] = set(of_ranks((1.0, 4.0, 3), (1.0, 4.0, 5)))
+    [message] = set(of_ranks(([1.0, 0.0], 4.0, 3), ([1.0, 0.0], 4.0, 5)))
     assert "4 units on rank 0, where the corpus counts 3" in message
 
 
 def test_one_process_needs_no_group():
-    assert sum_window(token_labels, "window 1", 2.5, 3.0, 3, World()) == 2.5
+    assert sums_of_window(token_labels, "window 1", [2.5], 3.0, 3, World()) == [2.5]
     with pytest.raises(WorkloadError, match="window 1: workload token_labels sums the losses of 2 units on rank 0"):
-        sum_window(token_labels, "window 1", 2.5, 2.0, 3, World())
+        sums_of_window(token_labels, "window 1", [2.5], 2.0, 3, World())
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
