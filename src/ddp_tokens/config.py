@@ -7,7 +7,8 @@ from pydantic import Field, model_validator
 from ddp_tokens.check_settings import Tolerance, Tolerances
 from ddp_tokens.corpus_settings import Corpus, GeneratedCorpus, Images, OwnImages, OwnRows, VerbGrammar
 from ddp_tokens.epochs import windows_per_epoch
-from ddp_tokens.setting_types import Fraction, NonNegative, Positive, Real, Section
+from ddp_tokens.measure_settings import Exercise, Scaling
+from ddp_tokens.setting_types import NonNegative, Positive, Section
 from ddp_tokens.sources import module_path
 from ddp_tokens.training_settings import (
     AdamW,
@@ -47,41 +48,6 @@ __all__ = [
 
 # The kinds of work that come with the project, and whether their rows are images.
 OF_IMAGES = {"token_labels": False, "causal_lm": False, "images": True}
-
-
-class Exercise(Section):
-    """Two ranks whose token counts become unequal; loss per token times theta squared, at theta = 1."""
-
-    counts_before: tuple[Positive, ...] = Field((12, 12), description="tokens per rank, before")
-    counts_after: tuple[Positive, ...] = Field((12, 36), description="tokens per rank, after")
-    losses: tuple[Real, ...] = Field((1.0, 3.0), description="loss per token on each rank")
-
-    @model_validator(mode="after")
-    def _one_entry_per_rank(self) -> Self:
-        if not len(self.counts_before) == len(self.counts_after) == len(self.losses):
-            raise ValueError("counts_before, counts_after and losses need one entry per rank each")
-        return self
-
-
-class Scaling(Section):
-    """What the rule `scaling` measures: the training loop on other numbers of processes, on this machine's CPU."""
-
-    processes: tuple[Positive, ...] = Field(
-        (1, 2, 4), description="numbers of processes, smallest first; 1 and 2 are needed, and world_size is added"
-    )
-    repeats: Positive = Field(5, description="runs of each number of processes, in turn; the spread is over these")
-    windows: Positive = Field(10, description="updates of each run, at most `steps`")
-    accuracy: Fraction = Field(
-        0.6,
-        description="where the workload counts what is right: training accuracy, over the last `windows` updates, to "
-        "which the time is measured on 1 and 2 processes",
-    )
-
-    @model_validator(mode="after")
-    def _processes_in_order(self) -> Self:
-        if list(self.processes) != sorted(set(self.processes)) or not {1, 2} <= set(self.processes):
-            raise ValueError(f"processes must hold 1 and 2, each once, smallest first, not {list(self.processes)}")
-        return self
 
 
 class Experiment(Section):
@@ -151,6 +117,15 @@ class Experiment(Section):
         "torchrun on cuda; spawn, torch.multiprocessing.spawn without torchrun's agent, is the fallback where neither "
         "works",
     )
+    nodes: Positive = Field(
+        1,
+        description="hosts on which the ranks of one run are started, as many on each; more than 1 needs an engine that "
+        "starts them, such as SLURM",
+    )
+    gpus_per_node: Positive | None = Field(
+        None, description="GPUs that a run takes on each host; by default one per rank, with gloo one for all ranks"
+    )
+    rendezvous_timeout_s: Positive = Field(600, description="seconds in which all hosts must have met to start a run")
     threads_per_rank: Positive = Field(1, description="compute threads of each rank, on any machine")
     timeout_s: Positive = Field(120, description="seconds after which a collective without answer is an error")
     tolerances: Tolerances = Field(Tolerances(), description="what gradient parity accepts")
@@ -181,9 +156,26 @@ class Experiment(Section):
             raise ValueError("backend nccl needs device cuda")
         if self.launcher == "fork" and self.device == "cuda":
             raise ValueError("launcher fork is for device cpu: a forked process cannot use CUDA; take torchrun")
+        self._require_nodes()
         if module_path(f"ddp_tokens.workloads.{self.workload}") is None:
             raise ValueError(f"workload '{self.workload}' has no file src/ddp_tokens/workloads/{self.workload}.py")
         return self
+
+    def _require_nodes(self) -> None:
+        if self.world_size % self.nodes:
+            raise ValueError(
+                f"world_size {self.world_size} cannot be shared equally by nodes {self.nodes}: set world_size to "
+                f"{self.nodes * max(1, self.world_size // self.nodes)}, for example"
+            )
+        if self.gpus_per_node is None:
+            return
+        if self.device == "cpu":
+            raise ValueError("gpus_per_node needs device cuda")
+        if self.resolved_backend == "nccl" and self.gpus_per_node != self.ranks_per_node:
+            raise ValueError(
+                f"backend nccl takes one GPU per rank: world_size {self.world_size} over nodes {self.nodes} is "
+                f"{self.ranks_per_node} per host, and gpus_per_node says {self.gpus_per_node}"
+            )
 
     def _require_epochs(self) -> None:
         by_epoch = self.sharding == "by_epoch"
@@ -285,6 +277,19 @@ class Experiment(Section):
         if self.launcher != "auto":
             return self.launcher
         return "torchrun" if self.device == "cuda" else "fork"
+
+    @property
+    def ranks_per_node(self) -> int:
+        return self.world_size // self.nodes
+
+    @property
+    def resolved_gpus_per_node(self) -> int:
+        """NCCL wants one GPU per rank; gloo ranks may share one."""
+        if self.device != "cuda":
+            return 0
+        if self.gpus_per_node is not None:
+            return self.gpus_per_node
+        return self.ranks_per_node if self.resolved_backend == "nccl" else 1
 
     @property
     def measured_processes(self) -> list[int]:

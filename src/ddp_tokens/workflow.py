@@ -251,10 +251,8 @@ def targets_of(asked: Collection[str], moved: Collection[str], jobs: Collection[
 
 
 def needed_gpus(experiment: Experiment) -> int:
-    """NCCL wants one GPU per rank; gloo ranks may share one."""
-    if experiment.device != "cuda":
-        return 0
-    return experiment.world_size if experiment.resolved_backend == "nccl" else 1
+    """On each host."""
+    return experiment.resolved_gpus_per_node
 
 
 def put_this_python_first(environment: MutableMapping[str, str]) -> None:

@@ -25,6 +25,7 @@ ROOMS = [
     "corpus_settings",
     "training_settings",
     "check_settings",
+    "measure_settings",
     "config",
     "config_reading",
     "config_docs",

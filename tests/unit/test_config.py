@@ -179,6 +179,13 @@ WRONG_TYPES_AND_RANGES = {
     "backend: nccl": "backend nccl needs device cuda",
     "launcher: slurm": "field 'launcher': Input should be 'auto', 'fork', 'torchrun' or 'spawn' (got 'slurm')",
     "{launcher: fork, device: cuda}": "launcher fork is for device cpu",
+    "nodes: 0": "field 'nodes'",
+    "nodes: 2\nworld_size: 3": "world_size 3 cannot be shared equally by nodes 2: set world_size to 2, for example",
+    "gpus_per_node: 0": "field 'gpus_per_node'",
+    "gpus_per_node: 2": "gpus_per_node needs device cuda",
+    "device: cuda\nnodes: 2\ngpus_per_node: 4\nworld_size: 4": "world_size 4 over nodes 2 is 2 per host, and "
+    "gpus_per_node says 4",
+    "rendezvous_timeout_s: 0": "field 'rendezvous_timeout_s'",
     "threads_per_rank: 0": "field 'threads_per_rank'",
     "timeout_s: 0": "field 'timeout_s'",
     "tolerances: {native: -1}": "field 'tolerances.native'",
@@ -685,3 +692,17 @@ def test_a_base_that_cannot_be_used_is_named(files, texts, problem):
     folder = files(**texts)
     with pytest.raises(ConfigError, match=problem):
         load_experiment(folder / "mine.yaml")
+
+
+@pytest.mark.parametrize(
+    ("values", "gpus"),
+    [
+        ({}, 0),
+        ({"device": "cuda", "world_size": 8, "nodes": 2}, 4),
+        ({"device": "cuda", "world_size": 8, "nodes": 2, "gpus_per_node": 4}, 4),
+        ({"device": "cuda", "world_size": 8, "nodes": 2, "backend": "gloo"}, 1),
+        ({"device": "cuda", "world_size": 8, "nodes": 2, "backend": "gloo", "gpus_per_node": 2}, 2),
+    ],
+)
+def test_gpus_of_a_host_follow_from_its_ranks(values, gpus):
+    assert Experiment(name="mine", **values).resolved_gpus_per_node == gpus
