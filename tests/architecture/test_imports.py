@@ -16,6 +16,8 @@ ROOMS = [
     "errors",
     "files",
     "locks",
+    "machine",
+    "reach",
     "watching",
     "stopping",
     "sources",
@@ -108,6 +110,7 @@ ROOMS = [
     "controls",
     "launch",
     "spawn",
+    "hosts",
     "faults",
     "cli",
 ]
