@@ -18,6 +18,7 @@ from tqdm import tqdm
 from ddp_tokens.config import Experiment
 from ddp_tokens.epochs import place_in_epoch
 from ddp_tokens.files import naming
+from ddp_tokens.machine import name_of, this_machine
 from ddp_tokens.metrics import MetricTracker
 from ddp_tokens.rank_log import is_cut_off
 
@@ -84,7 +85,7 @@ def start_lines(experiment: Experiment, device: str, rank: int) -> list[str]:
     """What rank `rank` is and computes on; `device`: in words."""
     threads = counted(experiment.threads_per_rank, "thread")
     return [
-        f"rank {rank} of {experiment.world_size} (process {os.getpid()}): {device}; backend "
+        f"rank {rank} of {experiment.world_size} (process {os.getpid()} on {name_of(this_machine())}): {device}; backend "
         f"{experiment.resolved_backend}, {threads}, {precision_text(experiment)}"
     ]
 

@@ -110,6 +110,7 @@ ROOMS = [
     "controls",
     "launch",
     "spawn",
+    "fixed_hosts",
     "hosts",
     "faults",
     "cli",
