@@ -84,11 +84,10 @@ def _remove(namespace: str) -> None:
 
 
 def variables(host: int, ranks: int, source: Path, **more: str) -> dict[str, str]:
-    """By which the same command knows its place on each host. `source`: the checkout that runs, below its folder src."""
+    """By which the same command knows its place on each host. `source`: the folder src of the checkout that runs."""
+    paths = {"PYTHONPATH": f"{source}{os.pathsep}{source.parent}", "PYTHONDONTWRITEBYTECODE": "1"}
     own = {"NODE_RANK": str(host), "NPROC_PER_NODE": str(ranks), "MASTER_ADDR": MASTER_ADDR}
-    return (
-        os.environ | {"PYTHONPATH": f"{source}{os.pathsep}{source.parent}", "PYTHONDONTWRITEBYTECODE": "1"} | own | more
-    )
+    return os.environ | paths | own | more
 
 
 def launched(*arguments: str) -> list[str]:
