@@ -26,9 +26,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
-from ddp_tokens.machine import interface_of, is_own_address, own_address_towards
 from ddp_tokens.errors import LaunchError
 from ddp_tokens.launch import SILENCED_LOGGERS, name_killed_ranks
+from ddp_tokens.machine import interface_of, is_own_address, own_address_towards
 from ddp_tokens.options import run_as_program
 from ddp_tokens.setting_types import NonNegative, Positive
 from ddp_tokens.stopping import SIGNALLED, SIGNALS

@@ -83,9 +83,10 @@ def logged_in(path: Path) -> Iterator[None]:
 
 def start_lines(experiment: Experiment, device: str, rank: int) -> list[str]:
     """What rank `rank` is and computes on; `device`: in words."""
+    process = f"process {os.getpid()} on {name_of(this_machine())}"
     threads = counted(experiment.threads_per_rank, "thread")
     return [
-        f"rank {rank} of {experiment.world_size} (process {os.getpid()} on {name_of(this_machine())}): {device}; backend "
+        f"rank {rank} of {experiment.world_size} ({process}): {device}; backend "
         f"{experiment.resolved_backend}, {threads}, {precision_text(experiment)}"
     ]
 
