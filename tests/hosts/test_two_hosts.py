@@ -33,8 +33,15 @@ def assert_as_expected(chain: Chain) -> None:
     assert {outcome for _, outcome, _ in verdicts["resume"]} == {"pass"}
 
 
-@pytest.mark.parametrize("backend", ["static", "c10d"])
-@pytest.mark.parametrize("ranks_per_host", [1, 2])
+@pytest.mark.parametrize(
+    ("ranks_per_host", "backend"),
+    [
+        (1, "static"),
+        pytest.param(2, "static", marks=pytest.mark.all_hosts),
+        pytest.param(1, "c10d", marks=pytest.mark.all_hosts),
+        pytest.param(2, "c10d", marks=pytest.mark.all_hosts),
+    ],
+)
 def test_two_hosts_give_what_one_host_gives(hosts, tmp_path, ranks_per_host, backend):
     """The chain to its last check; one host and two leave the same bytes."""
     changes = {"world_size": 2 * ranks_per_host}
@@ -63,6 +70,7 @@ def is_in_update(at: Layout, step: int) -> bool:
     return path.exists() and f'"step": {step},' in path.read_text()
 
 
+@pytest.mark.all_hosts
 @pytest.mark.parametrize("backend", ["static", "c10d"])
 def test_a_cut_link_ends_both_sides_who_name_each_other_and_the_run_goes_on_when_it_is_mended(hosts, tmp_path, backend):
     undisturbed, chain = chain_of(tmp_path / "undisturbed", **LONG), chain_of(tmp_path / "cut", **LONG)
@@ -93,6 +101,7 @@ def test_a_cut_link_ends_both_sides_who_name_each_other_and_the_run_goes_on_when
     assert chain.digests() == undisturbed.digests()
 
 
+@pytest.mark.all_hosts
 @pytest.mark.parametrize("backend", ["static", "c10d"])
 @pytest.mark.parametrize("host", [0, 1])
 def test_who_waits_in_vain_for_the_other_host_says_so(hosts, tmp_path, host, backend):
@@ -107,6 +116,7 @@ def test_who_waits_in_vain_for_the_other_host_says_so(hosts, tmp_path, host, bac
     assert "Traceback" not in chain.said(host).read_text()
 
 
+@pytest.mark.all_hosts
 @pytest.mark.parametrize("backend", ["static", "c10d"])
 @pytest.mark.parametrize("late", [0, 1])
 def test_a_host_may_come_late(hosts, tmp_path, late, backend):
