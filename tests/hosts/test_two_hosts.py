@@ -13,8 +13,8 @@ from tests.distributed.tiny import SETTINGS
 from tests.hosts.chain import WITHIN_S, Chain
 from tests.hosts.two_hosts import NAMES
 
+pytestmark = pytest.mark.timeout(900)  # several processes each import torch, on however few cores
 USER_ERROR = 2
-EXPECTED_TO_FAIL = {"mean_of_means"}
 
 
 def chain_of(folder: Path, **changes: object) -> Chain:
