@@ -6,6 +6,7 @@ never: as a run that nobody can repeat, or as ranks that wait for each other for
 
 import platform
 import secrets
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -80,6 +81,7 @@ def describe(
         versions=versions(),
         arguments=arguments,
         settings=dict(flattened(dump(experiment))),
+        host=socket.gethostname(),
         problem=attempt.problem,
         files={name: file.sha256 for name, file in attempt.files.items()},
         paths={name: str(file.path) for name, file in attempt.files.items()},

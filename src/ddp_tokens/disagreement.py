@@ -1,7 +1,6 @@
 """What each rank says that it runs, and the sentence on the first difference. Plain values, no torch."""
 
 import json
-import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -35,10 +34,10 @@ class Document:
     versions: Mapping[str, str]
     arguments: Mapping[str, Any]
     settings: Mapping[str, Any]
+    host: str
     problem: str | None = None
     files: Mapping[str, str | None] = field(default_factory=dict)
     paths: Mapping[str, str] = field(default_factory=dict)
-    host: str = field(default_factory=socket.gethostname)
 
     @property
     def digest(self) -> str:
