@@ -14,14 +14,13 @@ import torch
 
 from ddp_tokens import agreement, gradients, measure
 from ddp_tokens.files import digests, read_json, read_json_lines, sha256, write_json, write_json_lines
-from ddp_tokens.options import run_as_program
 from ddp_tokens.spawn import HOST, variables
 from ddp_tokens.steps import LOCK_FILE, PROJECT_ROOT
 from ddp_tokens.tensors import load_tensors, save_tensors
 from ddp_tokens.world import World
 from tests.distributed.ranks import ends_of_ranks
 from tests.distributed.test_train_command import without_warnings
-from tests.distributed.tiny import Tiny, train_as_program
+from tests.distributed.tiny import Tiny, told_by, train_as_program
 
 CONFIG = "use the same config on all hosts"
 COMMAND = "start the same command on all hosts"
@@ -40,17 +39,7 @@ def start(world: World, arguments: Sequence[Sequence[str]], programs: Sequence[s
     program = PROGRAMS.get(programs[world.rank])
     if program is None:
         return train_as_program(world, arguments[world.rank])
-    return said_by(program, arguments[world.rank])
-
-
-def said_by(program: Any, arguments: Sequence[str]) -> dict[str, Any]:
-    import contextlib
-    import io
-
-    said = io.StringIO()
-    with contextlib.redirect_stderr(said):
-        code = run_as_program(program.PROGRAM, program.main, arguments)
-    return {"code": code, "said": said.getvalue()}
+    return told_by(program.PROGRAM, program.main, arguments[world.rank])
 
 
 def be_on_host_b() -> None:
