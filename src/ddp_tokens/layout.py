@@ -69,6 +69,10 @@ class Layout:
     def run_lock(self, run: str) -> Path:
         return self.root / "runs" / f".{run}.lock"
 
+    def seen_by_all(self, token: str) -> Path:
+        """There for a moment, so that ranks can tell whether they share this folder."""
+        return self.root / f".shared.{token}"
+
     @property
     def evaluation(self) -> Path:
         return self.root / "evaluation.json"

@@ -26,7 +26,7 @@ from ddp_tokens.tensors import load_tensors
 from ddp_tokens.window import accumulate
 from ddp_tokens.workloads import load
 from tests.distributed.ranks import run_ranks
-from tests.distributed.tiny import STEPS, prepared
+from tests.distributed.tiny import STEPS, prepared, told_by
 
 SCALING = {"processes": [1, 2], "repeats": 2, "windows": 3}
 # embedding 4 x 8, positions 12 x 8, attention 24 x 8 + 24 + 8 x 8 + 8, feed-forward 8 x 16 + 16 + 16 x 8 + 8,
@@ -160,14 +160,18 @@ def test_ddp_is_measured_as_it_comes(measured):
     assert machine["torch"] == torch.__version__
 
 
-def test_a_wrong_number_of_ranks_is_refused(measured, monkeypatch, capsys):
-    for name, value in {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 2, "MASTER_ADDR": "x", "MASTER_PORT": 1}.items():
-        monkeypatch.setenv(name, str(value))
-    assert run_as_program(PROGRAM, main, measured.arguments("--scaling.processes", "[1,2,4]")) == 2
-    assert capsys.readouterr().err == (
-        "ddp_tokens.measure: 2 ranks were started but 4 are measured, the most of scaling.processes and world_size: "
-        "start 4 ranks\n"
-    )
+def measure_and_tell(world, arguments):
+    return told_by(PROGRAM, main, arguments)
+
+
+def test_a_wrong_number_of_ranks_is_refused(measured):
+    """By the ranks that were started, once they have met."""
+    arguments = measured.arguments("--scaling.processes", "[1,2,4]")
+    for rank in run_ranks(measure_and_tell, 2, measured.folder, arguments, joined=False):
+        assert rank["code"] == 2
+        assert rank["said"].partition(": ")[2] == (
+            "2 ranks were started but 4 are measured, the most of scaling.processes and world_size: start 4 ranks\n"
+        )
 
 
 def test_more_processes_than_rows_in_a_window_leave_the_last_without():
