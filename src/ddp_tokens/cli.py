@@ -161,7 +161,7 @@ def predict(experiment: Experiment, at: Layout) -> int:
     """time of an update on up to 1,024 ranks, from what ddp_tokens.measure left: tables and figure"""
     from ddp_tokens.prediction_results import write_prediction
 
-    print(write_prediction(experiment, at))
+    write_prediction(experiment, at)  # which logs the tables
     return _wrote(*(at.prediction.with_suffix(suffix) for suffix in (".json", ".md", ".png", ".svg")))
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from ddp_tokens.figures import BLUE, GREEN, ORANGE, VERMILLION, WIDTH, save, use_style
 from ddp_tokens.plan import BY_INDEX, BY_LENGTH
@@ -14,6 +15,8 @@ from ddp_tokens.scaling_figure import SMALL
 from ddp_tokens.scaling_rows import STRONG, WEAK
 
 Record = Mapping[str, Any]
+PLACES = ("predictions", "validation")
+FULL = "with full overlap"
 TITLES = {WEAK: "weak: one rank's rows for each", STRONG: "strong: one window, shared by all"}
 NETWORKS = {"measured": (BLUE, "-", "measured network"), "given": (VERMILLION, "--", "given network")}
 SOURCES = {
@@ -34,7 +37,8 @@ def prediction_figure(document: Record) -> Figure:
     figure = Figure(figsize=(WIDTH, 2.9), layout="constrained")
     weak, strong, unequal = figure.subplots(1, 3)
     for axes, scaling in ((weak, WEAK), (strong, STRONG)):
-        _draw_steps(axes, *([each for each in document[n] if each["scaling"] == scaling] for n in PLACES))
+        of_kind = [[each for each in document[name] if each["scaling"] == scaling] for name in PLACES]
+        _draw_steps(axes, of_kind[0], of_kind[1], document["machine"]["cores"])
         axes.set_title(TITLES[scaling])
         axes.set_xlabel("ranks")
     low, high = zip(weak.get_ylim(), strong.get_ylim(), strict=True)
@@ -47,17 +51,14 @@ def prediction_figure(document: Record) -> Figure:
     return figure
 
 
-PLACES = ("predictions", "validation")
-
-
-def _draw_steps(axes: Axes, predicted: Sequence[Record], validated: Sequence[Record]) -> None:
+def _draw_steps(axes: Axes, predicted: Sequence[Record], validated: Sequence[Record], cores: int) -> None:
     for network, (colour, linestyle, label) in NETWORKS.items():
         rows = [each for each in predicted if each["network"] == network]
         if not rows:
             continue
         ranks = [each["ranks"] for each in rows]
         none, full = ([each[name] for each in rows] for name in ("step_ms", "overlapped_ms"))
-        axes.fill_between(ranks, full, none, color=colour, alpha=0.25, linewidth=0)
+        axes.fill_between(ranks, full, none, color=colour, alpha=0.25, linewidth=0, label=f"{FULL}, {label}")
         axes.plot(ranks, none, color=colour, linestyle=linestyle, linewidth=1.2, label=f"predicted, {label}")
     processes = [each["processes"] for each in validated]
     medians = [each["measured_ms"] for each in validated]
@@ -68,18 +69,20 @@ def _draw_steps(axes: Axes, predicted: Sequence[Record], validated: Sequence[Rec
         color="black",
         marker="o",
         markersize=3,
-        label="measured here, min to max",
+        label=f"measured on {cores} cores, min to max",
         linestyle="none",
         capsize=2.5,
         elinewidth=1,
     )
     here = [each["step_ms"] for each in validated]
     axes.plot(
-        processes, here, color=GREEN, marker="x", markersize=5, linestyle="none", label="predicted for these cores"
+        processes, here, color=GREEN, marker="x", markersize=5, linestyle="none", label=f"predicted for {cores} cores"
     )
     _ranks_axis(axes)
     axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter("{x:,.0f}")
+    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _draw_unequal(axes: Axes, rows: Sequence[Record]) -> None:

@@ -39,14 +39,14 @@ MEANINGS = {
     "costs": "ms of one process: per padded position (data, forward, backward; backward_ms is the part of it that is "
     "backward), and fixed per update (optimizer, copies into buckets, the rest); bytes and buckets of the gradients",
     "fit": "latency_us and bandwidth_mb_s of a ring all-reduce, f(W) (2 (W - 1) latency + 2 (W - 1) / W bytes / "
-    "bandwidth), by least squares of the relative errors over all sizes and numbers of processes; f(W): threads per "
-    "core. residuals: median measured, fitted, and relative error, of each",
+    "bandwidth), by least squares of the logarithms over all sizes, on the numbers of processes that do not share "
+    "cores; f(W): threads per core. residuals: median measured, fitted, relative error, and whether it was fitted to",
     "load": "r^2 of the time of one process's backward of a window's last microbatch against what the microbatch holds",
     "validation": "on the measured machine, where processes share its cores: ms per update; measured is the median of "
     "the repeats, with the fastest and the slowest; one process, strong, gave the costs and so is met by construction",
     "predictions": "ms per update with a core for each thread of each rank: nothing here was measured. step_ms: no "
     "overlap; overlapped_ms: the all-reduce hidden behind the backward of the last microbatch as far as it fits; "
-    "efficiency: of a step without waiting and communication",
+    "efficiency: one rank's step_ms, of strong scaling its W-th part, divided by this step",
     "unequal": "positions of a rank in a window, weak scaling: mean and slowest rank, ratio slowest / mean, lost: the "
     "share of the ranks' time spent waiting for the slowest; from the plan's own windows or simulated",
 }
@@ -179,7 +179,8 @@ def document(of: Prediction) -> dict[str, Any]:
 
 def _residual(each: Fitted) -> dict[str, Any]:
     times = {"measured_ms": 1000 * each.measured_s, "fitted_ms": 1000 * each.fitted_s}
-    return {"processes": each.processes, "bytes": each.bytes} | times | {"relative_error": each.relative_error}
+    errors = {"relative_error": each.relative_error, "used": each.used}
+    return {"processes": each.processes, "bytes": each.bytes} | times | errors
 
 
 def _flat(record: Mapping[str, Any], inside: str) -> dict[str, Any]:

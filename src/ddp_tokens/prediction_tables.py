@@ -51,7 +51,7 @@ def _costs(costs: Record, networks: Mapping[str, Record]) -> str:
         ["gradients", f"{costs['bytes']:,} bytes in {costs['buckets']} buckets"],
     ]
     for name, network in networks.items():
-        bandwidth = _or_none(network["bandwidth_mb_s"], ",.0f")
+        bandwidth = number(network["bandwidth_mb_s"])
         rows.append([NETWORKS[name], f"{number(network['latency_us'])} µs per message, {bandwidth} MB/s"])
     return _grid(["cost", "value"], rows)
 
@@ -116,7 +116,7 @@ def _lost(each: Record | None) -> list[str]:
 
 
 def _residuals(rows: Sequence[Record]) -> str:
-    headers = ["processes", "bytes", "measured ms", "fitted ms", "error"]
+    headers = ["processes", "bytes", "measured ms", "fitted ms", "error", "fitted to"]
     return _grid(
         headers,
         [
@@ -126,6 +126,7 @@ def _residuals(rows: Sequence[Record]) -> str:
                 number(each["measured_ms"]),
                 number(each["fitted_ms"]),
                 f"{100 * each['relative_error']:+.0f} %",
+                "yes" if each["used"] else "no, predicted",
             ]
             for each in rows
         ],

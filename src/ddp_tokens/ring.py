@@ -16,33 +16,43 @@ per core: see scaling.oversubscription. So f(W) stands before both parts when th
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
+
+import numpy
+from numpy.typing import NDArray
 
 from ddp_tokens.errors import EvidenceError
 from ddp_tokens.scaling_rows import MEASURE_AGAIN, AllReduce
 
 Crowding = Callable[[int], float]
+Array = NDArray[Any]
+ITERATIONS, LARGEST_CHANGE = 100, 1.0
 
 
 @dataclass(frozen=True)
 class Link:
-    """Between two ranks: seconds per message, and seconds per byte, which may be 0."""
+    """Between two ranks: seconds per message, and seconds per byte."""
 
     latency_s: float
     byte_s: float
 
     @property
-    def bandwidth_mb_s(self) -> float | None:
-        return 1e-6 / self.byte_s if self.byte_s else None
+    def bandwidth_mb_s(self) -> float:
+        return 1e-6 / self.byte_s
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """One number of processes and size: the measured median and what the fitted link says, in seconds."""
+    """One number of processes and size: the measured median and what the fitted link says, in seconds.
+
+    `used`: the fit is to this, too.
+    """
 
     processes: int
     bytes: int
     measured_s: float
     fitted_s: float
+    used: bool
 
     @property
     def relative_error(self) -> float:
@@ -74,38 +84,33 @@ def medians(rows: Sequence[AllReduce]) -> dict[tuple[int, int], float]:
 
 
 def fit(rows: Sequence[AllReduce], crowding: Crowding) -> tuple[Link, list[Fitted]]:
-    """Least squares of the relative errors, so that small messages count as much as large ones.
+    """The link, and what it says of each number of processes and size.
 
-    Where the best latency or time per byte would be negative it is 0, and the other alone is fitted.
-    Raises EvidenceError where there are fewer than two sizes to tell the two apart.
+    Least squares of the logarithms of fitted / measured: twice and half are equally wrong, and small messages count as
+    much as large ones. Fitted to the processes that have cores of their own, if there are any: sharing costs more than
+    its factor, as each message waits for its receiver's turn. What it says of the others is then a prediction.
+    Raises EvidenceError where there are fewer than two sizes to tell latency from bandwidth.
     """
     measured = medians(rows)
-    if len({size for _, size in measured}) < 2:
+    own = {place: seconds for place, seconds in measured.items() if crowding(place[0]) == 1} or measured
+    if len({size for _, size in own}) < 2:
         raise EvidenceError(
             f"all_reduce.jsonl: two sizes or more are needed to tell latency from bandwidth; {MEASURE_AGAIN}"
         )
-    known = [
-        (crowding(ranks) * messages(ranks) / seconds, crowding(ranks) * sent_share(ranks) * size / seconds)
-        for (ranks, size), seconds in measured.items()
-    ]
-    link = Link(*_solved(known))
+    parts = [(crowding(ranks) * messages(ranks), crowding(ranks) * sent_share(ranks) * size) for ranks, size in own]
+    link = Link(*_nearest(numpy.array(parts), numpy.array(list(own.values()))))
     fitted = [
-        Fitted(ranks, size, seconds, crowding(ranks) * ring_s(ranks, size, link))
+        Fitted(ranks, size, seconds, crowding(ranks) * ring_s(ranks, size, link), (ranks, size) in own)
         for (ranks, size), seconds in measured.items()
     ]
     return link, fitted
 
 
-def _solved(known: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """(a, b), neither negative, for which a * x + b * y is nearest to 1 over all (x, y)."""
-    xx, xy, yy = (sum(one * other for one, other in pairs) for pairs in _products(known))
-    x, y = (sum(values) for values in zip(*known, strict=True))
-    determinant = xx * yy - xy * xy
-    latency, byte = (x * yy - y * xy) / determinant, (y * xx - x * xy) / determinant
-    if latency < 0:
-        return 0.0, y / yy
-    return (x / xx, 0.0) if byte < 0 else (latency, byte)
-
-
-def _products(known: Sequence[tuple[float, float]]) -> list[list[tuple[float, float]]]:
-    return [[(x, x) for x, _ in known], list(known), [(y, y) for _, y in known]]
+def _nearest(parts: Array, seconds: Array) -> tuple[float, float]:
+    """The two positive factors for which parts @ factors is nearest to `seconds`, by Gauss and Newton in logarithms."""
+    factors = (seconds[:, None] / parts).min(axis=0)
+    for _ in range(ITERATIONS):
+        told = parts @ factors
+        change, *_ = numpy.linalg.lstsq(parts * factors / told[:, None], numpy.log(seconds / told))
+        factors = factors * numpy.exp(numpy.clip(change, -LARGEST_CHANGE, LARGEST_CHANGE))
+    return float(factors[0]), float(factors[1])

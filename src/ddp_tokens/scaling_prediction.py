@@ -1,6 +1,6 @@
 """How long an update takes on other numbers of ranks, from what was measured on a few. No torch.
 
-    t(W) = f (fixed + waiting-free computing) + waiting + small collectives + all-reduce of the gradients
+    t(W) = f (fixed + computing of the mean rank + small collectives + all-reduce of the gradients) + waiting
 
 - Computing is a cost per padded position (data, forward, backward) times the positions of the mean rank; waiting is
   what the slowest rank has more. Where ranks share cores, one that waits leaves its core to the others: both together
@@ -72,7 +72,7 @@ class Validated:
 
 @dataclass(frozen=True)
 class Predicted:
-    """`efficiency`: of what ranks without any waiting or communication would do, on as many cores."""
+    """`efficiency`: the step of one rank, of strong scaling divided by `ranks`, over this step."""
 
     scaling: str
     network: str
