@@ -16,7 +16,7 @@ from ddp_tokens.scaling_rows import STRONG, WEAK
 
 Record = Mapping[str, Any]
 PLACES = ("predictions", "validation")
-FULL = "with full overlap"
+FULL = "down to full overlap"
 TITLES = {WEAK: "weak: one rank's rows for each", STRONG: "strong: one window, shared by all"}
 NETWORKS = {"measured": (BLUE, "-", "measured network"), "given": (VERMILLION, "--", "given network")}
 SOURCES = {
@@ -58,8 +58,8 @@ def _draw_steps(axes: Axes, predicted: Sequence[Record], validated: Sequence[Rec
             continue
         ranks = [each["ranks"] for each in rows]
         none, full = ([each[name] for each in rows] for name in ("step_ms", "overlapped_ms"))
-        axes.fill_between(ranks, full, none, color=colour, alpha=0.25, linewidth=0, label=f"{FULL}, {label}")
         axes.plot(ranks, none, color=colour, linestyle=linestyle, linewidth=1.2, label=f"predicted, {label}")
+        axes.fill_between(ranks, full, none, color=colour, alpha=0.25, linewidth=0, label=FULL)
     processes = [each["processes"] for each in validated]
     medians = [each["measured_ms"] for each in validated]
     below = [each["measured_ms"] - each["measured_min_ms"] for each in validated]

@@ -134,9 +134,9 @@ def _prepared(experiment: Experiment, at: Layout) -> tuple[Plan, Mapping[str, Ro
 
 
 def _strong_loads(plan: Plan, rows: Mapping[str, Row]) -> dict[int, Load]:
-    """As far as each rank has a row in every window."""
-    fewest = min(sum(len(microbatch) for of_rank in window for microbatch in of_rank) for window in plan)
-    return {ranks: load_of(plan_for(STRONG, plan, ranks), rows) for ranks in RANKS if ranks <= max(1, fewest)}
+    """As far as each rank has a row in a full window."""
+    most = max(sum(len(microbatch) for of_rank in window for microbatch in of_rank) for window in plan)
+    return {ranks: load_of(plan_for(STRONG, plan, ranks), rows) for ranks in RANKS if ranks <= most}
 
 
 def _simulated_as(experiment: Experiment) -> str:
