@@ -83,8 +83,6 @@ rule predict:
         "results/{experiment}/benchmarks/predict.tsv"
     conda:
         "../envs/environment.yaml"
-    params:
-        results="results/{experiment}",
     message:
         "{wildcards.experiment}: predicted time of an update, for up to 1,024 ranks"
     script:

@@ -7,4 +7,4 @@ from ddp_tokens.steps import read_settings
 
 with logged(snakemake.log[0]):
     experiment = read_settings(snakemake.input.settings)
-    write_prediction(experiment, Layout(Path(snakemake.params.results)))
+    write_prediction(experiment, Layout(Path(snakemake.input.plan).parent))
