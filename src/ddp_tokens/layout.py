@@ -98,8 +98,16 @@ class Layout:
         return self.scaling / "time_to_accuracy.jsonl"
 
     @property
+    def all_reduces(self) -> Path:
+        return self.scaling / "all_reduce.jsonl"
+
+    @property
     def machine(self) -> Path:
         return self.scaling / "machine.json"
+
+    @property
+    def prediction(self) -> Path:
+        return self.scaling / "prediction.json"
 
     @property
     def measured_states(self) -> Path:

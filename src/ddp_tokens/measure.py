@@ -22,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddp_tokens.accuracy_times import time_to_accuracy
 from ddp_tokens.agreement import Attempt, File, describe, read_inputs, require_agreement
+from ddp_tokens.all_reduce_sweep import sweep
 from ddp_tokens.all_reduce_times import MEASURES, VARIANTS, BackwardTime, by_difference, by_hook, time_buckets
 from ddp_tokens.config import Experiment, ResNet
 from ddp_tokens.determinism import make_deterministic, seed_rank
@@ -31,7 +32,8 @@ from ddp_tokens.errors import ConfigError
 from ddp_tokens.files import write_json, write_json_lines
 from ddp_tokens.inputs import Prepared
 from ddp_tokens.layout import Layout
-from ddp_tokens.measured_loop import Loop, Measured, Record, gathered, plan_for
+from ddp_tokens.loads import plan_for
+from ddp_tokens.measured_loop import Loop, Measured, Record, gathered
 from ddp_tokens.options import parse, run_as_program
 from ddp_tokens.plan import microbatches_of
 from ddp_tokens.scaling import counted
@@ -98,11 +100,13 @@ def measure(of: Measured) -> None:
     told = {number: groups[number] for number in TOLD}
     parts = [row for number, group in told.items() for row in time_parts(of, number, group)]
     reached = time_to_accuracy(of, told)
+    swept = sweep(of, groups, gradient_bytes(loops[max(loops)].model))
     if of.world.is_main:
         write_json_lines(of.at.runs_in_turn, runs)
         write_json_lines(of.at.timings, timings)
         write_json_lines(of.at.step_parts, parts)
         write_json_lines(of.at.time_to_accuracy, reached)
+        write_json_lines(of.at.all_reduces, swept)
         write_json(of.at.machine, machine(of, loops[1].model))
 
 
@@ -165,6 +169,10 @@ def records(processes: int, of_ranks: Sequence[Sequence[float]]) -> Iterator[Rec
                 place = {"world_size": processes, "step": step, "rank": rank, "variant": variant}
                 times = {"compute_s": compute, "communication_s": communication}
                 yield place | times | {"bytes": int(size), "buckets": int(buckets)}
+
+
+def gradient_bytes(model: DistributedDataParallel) -> int:
+    return sum(each.numel() * each.element_size() for each in model.parameters() if each.requires_grad)
 
 
 def machine(of: Measured, model: DistributedDataParallel) -> Record:

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from ddp_tokens import measure as module
+from ddp_tokens.all_reduce_sweep import REPEATS, WARM_UP, _seconds, sizes_of
 from ddp_tokens.all_reduce_times import BackwardTime, by_difference, by_hook, time_buckets
 from ddp_tokens.config import Experiment
 from ddp_tokens.config_reading import load_experiment
@@ -21,7 +23,7 @@ from ddp_tokens.measure import PROGRAM, main, on_cpu
 from ddp_tokens.options import run_as_program
 from ddp_tokens.plan import counts_per_rank, read_plan
 from ddp_tokens.reference import gradients_of
-from ddp_tokens.scaling_rows import read_reached, read_step_parts
+from ddp_tokens.scaling_rows import read_all_reduces, read_reached, read_step_parts
 from ddp_tokens.tensors import load_tensors
 from ddp_tokens.window import accumulate
 from ddp_tokens.workloads import load
@@ -71,6 +73,42 @@ def test_an_update_is_taken_apart_on_one_process_and_on_two(measured):
     assert all(row.forward_s > 0 and row.backward_s > 0 and row.communication_s > 0 for row in rows)
     assert all(row.optimizer_s > 0 and row.data_s > 0 for row in rows)
     assert all(row.other_s > 0 for row in rows), "no second is counted twice"
+
+
+def test_all_reduces_of_several_sizes_are_timed_the_gradients_own_among_them(measured):
+    rows = read_all_reduces(measured.at.all_reduces)
+    assert [(row.processes, row.bytes, row.repeat) for row in rows] == [
+        (2, size, repeat)
+        for size in (4 * PARAMETERS, *(4096 * 4**power for power in range(7)))
+        for repeat in range(1, REPEATS + 1)
+    ]
+    assert len({second for row in rows for second in row.seconds}) > len(rows), "each rank has times of its own"
+
+
+@pytest.mark.parametrize(("gradient", "sizes"), [(4096, 7), (10**6, 8), (10**8, 8)])
+def test_the_sweep_holds_each_size_once(gradient, sizes):
+    found = sizes_of(gradient)
+    assert gradient in found
+    assert found == sorted(set(found))
+    assert (len(found), found[0], max(found[-1], 2**24)) == (sizes, 4096, max(gradient, 2**24))
+
+
+def sums_of_a_sweep(world):
+    """By size, what one all-reduce of the sweep's kind leaves: it really goes over all ranks."""
+    timed = []
+    original = dist.all_reduce
+
+    def watched(tensor, **options):
+        original(tensor.fill_(world.rank + 1), **options)
+        timed.append([tensor.numel() * tensor.element_size(), float(tensor[-1])])
+
+    dist.all_reduce = watched
+    seconds = _seconds(64, dist.group.WORLD)
+    return timed[-1], len(timed), len(seconds)
+
+
+def test_what_is_timed_is_a_sum_over_the_ranks(tmp_path):
+    assert run_ranks(sums_of_a_sweep, 2, tmp_path) == [[[64, 3.0], WARM_UP + REPEATS, REPEATS]] * 2
 
 
 def test_a_workload_that_does_not_count_is_not_timed_to_an_accuracy(measured):

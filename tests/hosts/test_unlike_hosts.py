@@ -58,11 +58,12 @@ SECOND = "rank 1 on host host1"
 ROWS = "results/tiny/corpus/rows.jsonl"
 ONCE = "prepare once, on a folder that all hosts share"
 SAID = {
-    another_checkout: f"{SECOND} runs another src/ddp_tokens/window.py than {FIRST}: use the same checkout on all hosts",
+    another_checkout: f"{SECOND} runs another src/ddp_tokens/window.py than {FIRST}: use the same checkout on all "
+    "hosts",
     another_config: f"{SECOND} has checkpoint_every 3, {FIRST} 10: use the same config on all hosts",
     another_corpus: f"{SECOND} has another {ROWS} than {FIRST}: {ONCE}",
-    another_folder: f"{SECOND} does not see what {FIRST} writes to results/tiny: put the results folder on a file system "
-    "that all hosts share",
+    another_folder: f"{SECOND} does not see what {FIRST} writes to results/tiny: put the results folder on a file "
+    "system that all hosts share",
     another_torch: f"{SECOND} has torch 2.12.0, {FIRST} {torch.__version__}: install the same versions "
     "(envs/requirements.lock) on all hosts",
 }
