@@ -10,6 +10,7 @@ import yaml
 from ddp_tokens.layout import Layout
 from ddp_tokens.progress import place_file
 from tests.distributed.tiny import SETTINGS
+from tests.helpers import PROJECT
 from tests.hosts.chain import WITHIN_S, Chain
 from tests.hosts.two_hosts import NAMES
 
@@ -17,10 +18,12 @@ pytestmark = pytest.mark.timeout(900)  # several processes each import torch, on
 USER_ERROR = 2
 
 
-def chain_of(folder: Path, **changes: object) -> Chain:
+def chain_of(folder: Path, name: str = "tiny", **changes: object) -> Chain:
+    """`name`: tiny, or an experiment of the project."""
     folder.mkdir()
-    (folder / "tiny.yaml").write_text(yaml.safe_dump(SETTINGS | changes))
-    return Chain(folder / "tiny.yaml")
+    settings = SETTINGS if name == "tiny" else yaml.safe_load((PROJECT / "config" / f"{name}.yaml").read_text())
+    (folder / f"{name}.yaml").write_text(yaml.safe_dump(settings | changes))
+    return Chain(folder / f"{name}.yaml")
 
 
 def assert_as_expected(chain: Chain) -> None:
@@ -34,18 +37,18 @@ def assert_as_expected(chain: Chain) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ranks_per_host", "backend"),
+    ("experiment", "ranks_per_host", "backend"),
     [
-        (1, "static"),
-        pytest.param(2, "static", marks=pytest.mark.all_hosts),
-        pytest.param(1, "c10d", marks=pytest.mark.all_hosts),
-        pytest.param(2, "c10d", marks=pytest.mark.all_hosts),
+        ("tiny", 1, "static"),
+        pytest.param("tiny", 2, "c10d", marks=pytest.mark.all_hosts),
+        pytest.param("minimum", 1, "c10d", marks=pytest.mark.all_hosts),
+        pytest.param("minimum", 2, "static", marks=pytest.mark.all_hosts),
     ],
 )
-def test_two_hosts_give_what_one_host_gives(hosts, tmp_path, ranks_per_host, backend):
+def test_two_hosts_give_what_one_host_gives(hosts, tmp_path, experiment, ranks_per_host, backend):
     """The chain to its last check; one host and two leave the same bytes."""
     changes = {"world_size": 2 * ranks_per_host}
-    one, two = chain_of(tmp_path / "one", **changes), chain_of(tmp_path / "two", **changes)
+    one, two = (chain_of(tmp_path / name, experiment, **changes) for name in ("one", "two"))
     one.on_one_host(2 * ranks_per_host)
     two.on_two_hosts(hosts, ranks_per_host, RDZV_BACKEND=backend)
     assert_as_expected(two)
