@@ -52,6 +52,7 @@ ROOMS = [
     "rank_failure",
     "script",
     "prepare",
+    "slurm",
     "workflow",
     "checks",
     "listing",
