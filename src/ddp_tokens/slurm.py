@@ -25,7 +25,7 @@ def cores_per_host(experiment: Experiment) -> int:
 
 
 def resources_of_ranks(experiment: Experiment) -> Resources:
-    """Of a job that starts the ranks of a run. What is left out is not asked for: `mpi` makes a job one of many hosts."""
+    """Of a job that starts the ranks of a run. What is not in it is not asked for; `mpi` makes it an MPI job."""
     gpus = experiment.resolved_gpus_per_node
     asked: Resources = {"cpus_per_task": cores_per_host(experiment)}
     if experiment.nodes == 1:
@@ -58,7 +58,7 @@ def require_engine(experiment: Experiment, is_submitted: bool) -> None:
     """Raises LaunchError where the ranks belong on several hosts and Snakemake would start them on this one."""
     if experiment.nodes > 1 and not is_submitted:
         raise LaunchError(
-            f"{experiment.name}: nodes is {experiment.nodes}, and this call starts ranks on one host only: set nodes to "
-            f"1, let SLURM start them (snakemake --profile {PROFILE}), or start each step by hand on every host "
+            f"{experiment.name}: nodes is {experiment.nodes}, and this call starts ranks on one host only: set nodes "
+            f"to 1, let SLURM start them (snakemake --profile {PROFILE}), or start each step by hand on every host "
             "(python -m ddp_tokens.hosts --help)"
         )
