@@ -2,7 +2,8 @@
 
 import os
 import traceback
-from collections.abc import Iterator, Sequence
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
@@ -14,7 +15,7 @@ from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 from ddp_tokens.errors import CheckpointError, LaunchError
-from ddp_tokens.progress import UNWATCHED, Progress
+from ddp_tokens.progress import UNWATCHED, Progress, launch_name
 from ddp_tokens.quiet import first_synchronized_forward_without
 from ddp_tokens.world import World
 
@@ -41,6 +42,23 @@ def init_distributed(
     else:
         dist.init_process_group(backend, init_method=init_method, rank=rank, world_size=world_size, timeout=limit)
     return dist.get_rank(), dist.get_world_size()
+
+
+def agreed_launch(environment: Mapping[str, str], timeout_s: int) -> str:
+    """A name that ranks have in common when they were started together, and with no other launch.
+
+    torchrun's variables can be the same in each launch, as with --rdzv-backend=static; its store is not. Raises
+    LaunchError when that does not answer.
+    """
+    if environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return launch_name(environment)
+    master, port = environment["MASTER_ADDR"], environment["MASTER_PORT"]
+    try:
+        store = dist.TCPStore(master, int(port), is_master=False, timeout=timedelta(seconds=timeout_s))
+        attempt = environment.get("TORCHELASTIC_RESTART_COUNT", "0")
+        return str(store.compare_set(f"ddp_tokens/launch/{attempt}", "", uuid.uuid4().hex).decode())
+    except (dist.DistNetworkError, dist.DistStoreError) as error:
+        raise LaunchError(f"rank {environment['RANK']} cannot reach its launcher's store at {master}:{port}") from error
 
 
 def cleanup() -> None:

@@ -5,7 +5,6 @@ logs/ranks/RUN/rank-R.now.json    a JSON object, padded and overwritten in place
 
 import json
 import os
-import socket
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ddp_tokens.files import naming
+from ddp_tokens.machine import this_machine
 from ddp_tokens.world import World
 
 SIZE = 4096  # bytes of the file; overwriting in place needs no space, so a full disk does not silence a rank
@@ -31,6 +31,7 @@ LAUNCH_VARIABLES = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER
 @dataclass(frozen=True)
 class Place:
     """`launch`: the same for all ranks that were started together. `born`: start of the process, in the kernel's ticks.
+    `address`: where it listens, see `reach`; None where all ranks are on one host.
 
     `since`: time.time() of the last change. `collective`: the last that was entered, the `entered`-th; `inside`: it has
     not come back. `raised`: what ended the rank; `blames`: the rank whose failure that was.
@@ -38,7 +39,7 @@ class Place:
 
     rank: int
     launch: str
-    host: str
+    machine: str
     pid: int
     born: str
     since: float
@@ -49,6 +50,7 @@ class Place:
     entered: int = 0
     raised: str | None = None
     blames: int | None = None
+    address: str | None = None
 
 
 class Progress:
@@ -82,9 +84,10 @@ class WrittenProgress(Progress):
     each block, by name, so that a profiler can show it.
     """
 
-    def __init__(self, folder: Path, rank: int, launch: str) -> None:
+    def __init__(self, folder: Path, rank: int, launch: str, address: str | None = None) -> None:
         pid = os.getpid()
-        self.place = Place(rank, launch, socket.gethostname(), pid, _state_and_birth(pid)[1], time.time())
+        born = _state_and_birth(pid)[1]
+        self.place = Place(rank, launch, this_machine(), pid, born, time.time(), address=address)
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self.since_update = time.perf_counter()
         self.marked: Callable[[str], AbstractContextManager[object]] = nullcontext
@@ -153,8 +156,8 @@ def read_places(folder: Path, world: World, launch: str) -> dict[int, Place]:
 
 
 def is_gone(place: Place) -> bool:
-    """Has its process ended? Only processes of this host can be asked for; of another's nothing is known."""
-    if place.host != socket.gethostname() or not place.born:
+    """Has its process ended? Only the kernel of this machine is asked."""
+    if place.machine != this_machine() or not place.born:
         return False
     state, born = _state_and_birth(place.pid)
     return state in ("", "Z", "X") or born != place.born

@@ -6,15 +6,17 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread, current_thread, main_thread
 
 from ddp_tokens.errors import RankFailedError, UserError
 from ddp_tokens.identity import newest_usable
+from ddp_tokens.machine import name_of
 from ddp_tokens.options import USER_ERROR
 from ddp_tokens.progress import Place, WrittenProgress, is_gone, read_places
+from ddp_tokens.reach import ENDED, UNREACHABLE, address_of, listen_towards, reach
 from ddp_tokens.world import World
 
 LOOK_EVERY_S = 0.05
@@ -52,6 +54,25 @@ def ended(own: Place, places: Mapping[int, Place]) -> Failure | None:
     return None
 
 
+def lost(own: Place, places: Mapping[int, Place], what: str) -> Failure | None:
+    """The first rank on another machine that is UNREACHABLE, or that has ENDED without a word, by trying to reach it.
+
+    One rank of a machine that does not answer stands for all of them.
+    """
+    silent: set[str] = set()
+    for place in sorted(places.values(), key=lambda place: place.rank):
+        if place.machine == own.machine or place.address is None or place.machine in silent:
+            continue
+        found = reach(place.address)
+        if found == UNREACHABLE:
+            silent.add(place.machine)
+        if found == what == UNREACHABLE:
+            return Failure(place.rank, "cannot be reached; it was", place)
+        if found == what == ENDED and place.raised is None:
+            return Failure(place.rank, "was killed", place)
+    return None
+
+
 def stopped(places: Mapping[int, Place]) -> Failure | None:
     """A rank that was told to stop: what ends the others, when nothing else has."""
     told = (place for place in places.values() if place.raised is not None)
@@ -75,23 +96,34 @@ def speaks_of_communication(error: BaseException) -> bool:
 def find_failure(own: Place, error: RuntimeError, look: Callable[[], Mapping[int, Place]], size: int) -> Failure | None:
     """Why the collective that `own` is in has failed; None where `error` seems to be this rank's own.
 
-    Looks again for a while: the others may be about to say so.
+    Looks again for a while: the others may be about to say so. Where a host is cut off, its ranks blame this one.
     """
     deadline = time.monotonic() + SETTLED_AFTER_S
+    cut_off = lost(own, look(), UNREACHABLE)
+    if cut_off:
+        return cut_off
     while True:
         places = look()
         failure = ended(own, places)
         if failure:
             return failure
         if time.monotonic() > deadline:
-            return stopped(places) or (waited_for(own, places, size) if speaks_of_communication(error) else None)
+            of_communication = speaks_of_communication(error)
+            return (
+                lost(own, places, ENDED)
+                or stopped(places)
+                or (waited_for(own, places, size) if of_communication else None)
+            )
         time.sleep(LOOK_EVERY_S)
 
 
 def described(failure: Failure, own: Place, checkpoint: Path | None, now: float) -> str:
     """One sentence: the rank, its update and microbatch, its last collective, and what can be resumed."""
-    waits = f"while rank {own.rank} was in the {own.collective}" if own.inside else f"which ends rank {own.rank}"
-    return f"rank {failure.rank} {failure.what} {_where(failure.place, now)}, {waits}; {resumable(checkpoint)}"
+    who, me = f"rank {failure.rank}", f"rank {own.rank}"
+    if failure.place is not None and failure.place.machine != own.machine:
+        who, me = f"{who} on {name_of(failure.place.machine)}", f"{me} on {name_of(own.machine)}"
+    waits = f"while {me} was in the {own.collective}" if own.inside else f"which ends {me}"
+    return f"{who} {failure.what} {_where(failure.place, now)}, {waits}; {resumable(checkpoint)}"
 
 
 def resumable(checkpoint: Path | None) -> str:
@@ -119,6 +151,7 @@ class Watch:
     folder: Path
     world: World
     launch: str
+    master: str
     program: str
     checkpoint: Callable[[], Path | None]
 
@@ -134,19 +167,28 @@ def watched(watch: Watch) -> Iterator[WrittenProgress]:
     """Tell the others where this rank is, and end it `ENDED_AFTER_S` seconds after one of them has failed if it has not
     ended by itself: it may be asleep, or busy. Around the process group; `explaining` goes inside.
     """
-    progress = WrittenProgress(watch.folder, watch.world.rank, watch.launch)
-    over = Event()
-    guard = Thread(target=_end_with_the_others, args=(watch, progress, over), daemon=True)
-    guard.start()
-    done = False
-    try:
-        with explaining(watch, progress):
-            yield progress
-        done = True
-    finally:
-        over.set()
-        guard.join()
-        progress.close(remove=done)
+    with listening(watch) as address:
+        progress = WrittenProgress(watch.folder, watch.world.rank, watch.launch, address)
+        over = Event()
+        guard = Thread(target=_end_with_the_others, args=(watch, progress, over), daemon=True)
+        guard.start()
+        done = False
+        try:
+            with explaining(watch, progress):
+                yield progress
+            done = True
+        finally:
+            over.set()
+            guard.join()
+            progress.close(remove=done)
+
+
+@contextmanager
+def listening(watch: Watch) -> Iterator[str | None]:
+    """Where ranks of other hosts can find out whether this one is there; None where there are no others."""
+    listens = listen_towards(watch.master) if watch.world.spans_hosts else None
+    with listens or nullcontext():
+        yield address_of(listens) if listens else None
 
 
 @contextmanager
@@ -198,6 +240,7 @@ def _end_with_the_others(watch: Watch, progress: WrittenProgress, over: Event) -
             continue
         noticed = noticed or time.monotonic()
         if time.monotonic() - noticed >= ENDED_AFTER_S:
+            failure = lost(progress.place, places, UNREACHABLE) or failure
             text = watch.sentence(failure, progress.place)
             sys.stderr.write(f"{watch.program}, rank {watch.world.rank}: {text}\n")
             sys.stderr.flush()

@@ -21,7 +21,7 @@ from multiprocessing.process import BaseProcess
 
 from ddp_tokens.launch import name_killed_ranks, parsed, run_rank
 from ddp_tokens.stopping import SIGNALLED, Stop, end_on_signals, stop_on_signals
-from ddp_tokens.watching import LAUNCHER, ORPHANED, sign_as
+from ddp_tokens.watching import LAUNCHER, ORPHANED, sign_as, signed_here
 
 PROGRAM = "ddp_tokens.spawn"
 HOST = "127.0.0.1"  # a number: on the machines that this is for, names may not resolve
@@ -71,7 +71,7 @@ def _enter(rank: int, module: str, arguments: Sequence[str], common: dict[str, s
     os.environ.update(common | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
     end_on_signals()
     # Torch has asked the kernel to end this rank with the launcher, too late where that is gone already.
-    if os.getppid() != int(common[LAUNCHER]):
+    if [os.getppid()] != signed_here(LAUNCHER, common):
         os._exit(ORPHANED)
     run_rank(module, arguments)
 

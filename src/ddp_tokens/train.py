@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ddp_tokens.checkpoint import TrainingState, load
 from ddp_tokens.config import Experiment
 from ddp_tokens.determinism import make_deterministic, seed_rank
-from ddp_tokens.distributed import claim_device, largest_over_ranks, process_group, wrap_for_ddp
+from ddp_tokens.distributed import agreed_launch, claim_device, largest_over_ranks, process_group, wrap_for_ddp
 from ddp_tokens.errors import CheckpointError
 from ddp_tokens.event_files import require_tensorboard
 from ddp_tokens.files import sha256
@@ -29,7 +29,7 @@ from ddp_tokens.inputs import Prepared, initial_model, read_prepared, require_in
 from ddp_tokens.layout import Layout
 from ddp_tokens.options import parse, run_as_program
 from ddp_tokens.plan import BY_EPOCH, planned_steps
-from ddp_tokens.progress import WrittenProgress, launch_name
+from ddp_tokens.progress import WrittenProgress
 from ddp_tokens.rank_failure import Watch, checkpoint_finder, explaining, watched
 from ddp_tokens.run_files import write_run
 from ddp_tokens.start import StartRecord, take_start
@@ -110,7 +110,8 @@ def run_training(
     working = Working(at.working(run, key), every, experiment.keep, identity, world)
     stop = stop or Stop()
     finder = checkpoint_finder(at.run(run).parent, identity, until)
-    watch = Watch(at.rank_logs(run), world, launch_name(os.environ), PROGRAM, finder)
+    launch = agreed_launch(os.environ, experiment.timeout_s)
+    watch = Watch(at.rank_logs(run), world, launch, os.environ["MASTER_ADDR"], PROGRAM, finder)
     with (
         watched(watch) as progress,
         process_group(experiment.resolved_backend, experiment.timeout_s, progress),

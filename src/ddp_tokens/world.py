@@ -16,6 +16,7 @@ class World:
     local_rank: int = 0
     size: int = 1
     device: str = "cpu"
+    spans_hosts: bool = False
 
     @property
     def is_main(self) -> bool:
@@ -49,4 +50,5 @@ def world_from_environment(
         raise LaunchError(f"{size} ranks were started but {reason or of_experiment}")
     local_rank = int(environment["LOCAL_RANK"])
     device = f"cuda:{local_rank}" if device_type == "cuda" else device_type
-    return World(rank=int(environment["RANK"]), local_rank=local_rank, size=size, device=device)
+    spans_hosts = environment.get("LOCAL_WORLD_SIZE", str(size)) != str(size)
+    return World(int(environment["RANK"]), local_rank, size, device, spans_hosts)

@@ -16,6 +16,8 @@ ROOMS = [
     "errors",
     "files",
     "locks",
+    "machine",
+    "reach",
     "watching",
     "stopping",
     "sources",
@@ -109,6 +111,7 @@ ROOMS = [
     "controls",
     "launch",
     "spawn",
+    "hosts",
     "faults",
     "cli",
 ]

@@ -107,7 +107,7 @@ def test_a_process_is_gone_when_it_has_ended_even_if_nobody_has_asked_for_its_en
     of_child = replace(progress.place, pid=child.pid, born=module._state_and_birth(child.pid)[1])
     assert not is_gone(of_child)
     assert is_gone(replace(of_child, born="1"))  # another process under the same number
-    assert not is_gone(replace(of_child, born="1", host="another host"))
+    assert not is_gone(replace(of_child, born="1", machine="another host/boot"))
     child.kill()
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # ended, and still a zombie
     assert is_gone(of_child)

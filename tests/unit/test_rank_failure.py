@@ -11,11 +11,12 @@ import pytest
 
 from ddp_tokens import rank_failure
 from ddp_tokens.errors import CorpusError, RankFailedError
+from ddp_tokens.machine import this_machine
 from ddp_tokens.progress import Place, WrittenProgress
 from ddp_tokens.rank_failure import Failure, Watch, described, ended, explaining, find_failure, waited_for
 from ddp_tokens.world import World
 
-HERE = os.uname().nodename
+HERE = this_machine()
 CLOSED = RuntimeError("[/gloo/transport/tcp/pair.cc] Connection closed by peer")
 OWN_ERROR = RuntimeError("element 0 of tensors does not require grad")
 
@@ -116,7 +117,7 @@ def test_the_sentence_of_a_rank_that_never_came_or_never_began():
 
 @pytest.fixture
 def watch(tmp_path):
-    return Watch(tmp_path, World(rank=0, size=2), "launch", "program", lambda: None)
+    return Watch(tmp_path, World(rank=0, size=2), "launch", "127.0.0.1", "program", lambda: None)
 
 
 @pytest.fixture

@@ -35,7 +35,8 @@ def test_each_launch_has_a_name_of_its_own():
 ENTER = """
 import os, sys
 from ddp_tokens.spawn import _enter
-_enter(0, "late", [], {sys.argv[1]: sys.argv[2] or str(os.getppid())})
+from ddp_tokens.machine import this_machine
+_enter(0, "late", [], {sys.argv[1]: f"{sys.argv[2] or os.getppid()}@{this_machine()}"})
 """
 
 

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from ddp_tokens.machine import this_machine
 from ddp_tokens.watching import LAUNCHER, ORPHANED, SNAKEMAKE, sign_as, snakemake_of, starters_of_rank
 
 WATCHER = """
@@ -68,7 +69,14 @@ def test_whose_numbers_a_rank_watches():
     sign_as(SNAKEMAKE, environment)
     assert starters_of_rank(environment) == [os.getpid(), os.getpid()]
     assert snakemake_of({}) == []
-    assert snakemake_of({SNAKEMAKE: "12"}) == [12]
+    assert snakemake_of({SNAKEMAKE: f"12@{this_machine()}"}) == [12]
+
+
+def test_the_number_of_a_process_on_another_machine_is_nobody_here():
+    """A job that SLURM runs elsewhere carries the number of the Snakemake that submitted it."""
+    elsewhere = {SNAKEMAKE: "12@host/another-boot", LAUNCHER: "13@another-host/boot"}
+    assert snakemake_of(elsewhere) == []
+    assert starters_of_rank(elsewhere) == [os.getppid()]
 
 
 SCRIPT = """

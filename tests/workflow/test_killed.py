@@ -85,10 +85,10 @@ def time_of(path: Path) -> float:
 
 def jobs_of(snakemake_pid: int) -> list[int]:
     """Processes that were started, directly or not, by this Snakemake process."""
-    mark, found = f"DDP_TOKENS_SNAKEMAKE_PID={snakemake_pid}".encode(), []
+    mark, found = f"DDP_TOKENS_SNAKEMAKE_PID={snakemake_pid}@".encode(), []
     for path in Path("/proc").glob("[0-9]*/environ"):
         with suppress(OSError):
-            if mark in path.read_bytes().split(b"\0"):
+            if any(variable.startswith(mark) for variable in path.read_bytes().split(b"\0")):
                 found.append(int(path.parent.name))
     return sorted(set(found) - {snakemake_pid})
 
