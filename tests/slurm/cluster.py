@@ -49,7 +49,7 @@ PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 # SLURM's own record of which task of which step ran where.
 TASK_PROLOG = """\
 #!/bin/sh
-echo "$SLURM_JOB_ID $SLURM_STEP_ID $SLURMD_NODENAME" >> {folder}/tasks.txt
+echo "$SLURM_JOB_ID ${{SLURM_STEP_ID:-batch}} $SLURMD_NODENAME" >> {folder}/tasks.txt
 """
 
 
