@@ -1,5 +1,5 @@
 # make          build everything and print the verdicts
-# make test     the whole test suite
+# make test     the whole test suite       make test-hosts   all tests on several hosts (root, see CONTRIBUTING.md)
 # make check    format, lint and types       make fix   repair what can be repaired
 # make docs     config/README.md             make lock  the locks and environment.yaml in envs/
 
@@ -15,7 +15,7 @@ endif
 
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: all test check fix docs lock
+.PHONY: all test test-hosts check fix docs lock
 .DELETE_ON_ERROR:
 
 all: $(INSTALLED)
@@ -23,6 +23,9 @@ all: $(INSTALLED)
 
 test: $(INSTALLED)
 	python -m pytest
+
+test-hosts: $(INSTALLED)
+	python -m pytest --all-hosts tests/hosts tests/slurm
 
 check: $(INSTALLED)
 	ruff format --check $(PATHS)

@@ -119,8 +119,8 @@ class Experiment(Section):
     )
     nodes: Positive = Field(
         1,
-        description="hosts on which the ranks of one run are started, as many on each; more than 1 needs an engine "
-        "that starts them, such as SLURM",
+        description="hosts that share the ranks of one run equally; more than 1 needs an engine that starts them, such "
+        "as SLURM",
     )
     gpus_per_node: Positive | None = Field(
         None, description="GPUs that a run takes on each host; by default one per rank, with gloo one for all ranks"

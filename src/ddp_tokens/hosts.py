@@ -26,9 +26,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
-from ddp_tokens.machine import interface_of, is_own_address, own_address_towards
 from ddp_tokens.errors import LaunchError
 from ddp_tokens.launch import SILENCED_LOGGERS, name_killed_ranks
+from ddp_tokens.machine import interface_of, is_own_address, own_address_towards
 from ddp_tokens.options import run_as_program
 from ddp_tokens.setting_types import NonNegative, Positive
 from ddp_tokens.stopping import SIGNALLED, SIGNALS
@@ -37,6 +37,7 @@ from ddp_tokens.watching import end_with, snakemake_of
 PROGRAM = "ddp_tokens.hosts"
 TRAIN = "ddp_tokens.train"
 INTERFACE = "GLOO_SOCKET_IFNAME"
+C10D = "c10d_fixed_hosts"  # see fixed_hosts, which imports torch
 THIS_HOST = "127.0.0.1"
 # Jobs that share a host get ports of their own from the number of the job: above those of well-known services, below
 # those that Linux gives to outgoing connections.
@@ -168,7 +169,7 @@ def torchrun_arguments(hosts: Hosts, own_address: str | None, has_master_addr: b
     waits = f"join_timeout={hosts.rdzv_timeout_s},read_timeout={hosts.rdzv_timeout_s}"
     return [
         *common,
-        "--rdzv-backend=c10d",
+        f"--rdzv-backend={C10D}",
         "--rdzv-id=ddp_tokens",
         f"--rdzv-endpoint={hosts.master_addr}:{hosts.master_port}",
         f"--rdzv-conf={waits},is_host={is_host}",
@@ -185,6 +186,9 @@ def run(hosts: Hosts, arguments: Sequence[str]) -> int:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.elastic.rendezvous import RendezvousConnectionError, RendezvousTimeoutError
 
+    from ddp_tokens import fixed_hosts
+
+    fixed_hosts.register()
     for name in SILENCED_LOGGERS:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     try:

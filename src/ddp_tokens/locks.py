@@ -60,4 +60,8 @@ def _locked(stream: IO[str], kind: int) -> bool:
         fcntl.flock(stream, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    except OSError as error:
+        error.filename = stream.name
+        error.add_note("its file system has no locks (flock), which keep two runs apart: use another, or mount it so")
+        raise
     return True

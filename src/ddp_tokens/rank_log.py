@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from ddp_tokens.files import json_line, naming
+from ddp_tokens.machine import name_of, this_machine
 from ddp_tokens.progress import (
     BACKWARD,
     COMMUNICATION,
@@ -54,7 +55,8 @@ class RankLog:
     def __init__(self, folder: Path, rank: int, step: int, world_size: int) -> None:
         self.path = log_file(folder, rank)
         started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        line = json_line({"started": started, "pid": os.getpid(), "after_step": step, "world_size": world_size})
+        here = {"host": name_of(this_machine()), "pid": os.getpid()}
+        line = json_line({"started": started, **here, "after_step": step, "world_size": world_size})
         self._append("\n" * is_cut_off(self.path) + line)
 
     def update(self, record: Mapping[str, Any], own: Mapping[str, Any], progress: WrittenProgress) -> None:

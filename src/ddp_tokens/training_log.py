@@ -18,6 +18,7 @@ from tqdm import tqdm
 from ddp_tokens.config import Experiment
 from ddp_tokens.epochs import place_in_epoch
 from ddp_tokens.files import naming
+from ddp_tokens.machine import name_of, this_machine
 from ddp_tokens.metrics import MetricTracker
 from ddp_tokens.rank_log import is_cut_off
 
@@ -82,9 +83,10 @@ def logged_in(path: Path) -> Iterator[None]:
 
 def start_lines(experiment: Experiment, device: str, rank: int) -> list[str]:
     """What rank `rank` is and computes on; `device`: in words."""
+    process = f"process {os.getpid()} on {name_of(this_machine())}"
     threads = counted(experiment.threads_per_rank, "thread")
     return [
-        f"rank {rank} of {experiment.world_size} (process {os.getpid()}): {device}; backend "
+        f"rank {rank} of {experiment.world_size} ({process}): {device}; backend "
         f"{experiment.resolved_backend}, {threads}, {precision_text(experiment)}"
     ]
 

@@ -49,7 +49,7 @@ def test_the_lock_of_slurm_adds_its_plugin_and_changes_nothing():
     [requirement] = [Requirement(text) for text in PROJECT["optional-dependencies"]["slurm"]]
     assert requirement.specifier.contains(slurm[requirement.name])
     assert not set(slurm) & set(LOCK)
-    assert "slurm" not in (PROJECT_ROOT / "Makefile").read_text()
+    assert "slurm.lock" not in (PROJECT_ROOT / "Makefile").read_text()
 
 
 def test_conda_takes_a_python_that_the_project_supports():

@@ -112,6 +112,7 @@ ROOMS = [
     "controls",
     "launch",
     "spawn",
+    "fixed_hosts",
     "hosts",
     "faults",
     "cli",

@@ -163,7 +163,7 @@ def test_after_a_resume_inside_an_epoch_its_summary_is_whole(done):
 def test_rank_0_tells_the_terminal_and_every_rank_its_file(done):
     first, second = done.said
     lines = [line for line in first["said"].splitlines() if not line.startswith("warning: ")]
-    assert re.fullmatch(r"rank 0 of 2 \(process \d+\): cpu, .+ GiB; backend gloo, 1 thread, float32", lines[0])
+    assert re.fullmatch(r"rank 0 of 2 \(process \d+ on \S+\): cpu, .+ GiB; backend gloo, 1 thread, float32", lines[0])
     assert [line.partition(":")[0] for line in lines[1:]] == [
         "update 2 of 9 (epoch 1, window 2 of 3)",
         "epoch 1 of 3",
@@ -184,7 +184,7 @@ def test_rank_0_tells_the_terminal_and_every_rank_its_file(done):
     assert done.log(1)[0].startswith("warning: "), "that nothing is proven stands in every file"
     logs = [[line for line in done.log(rank) if not line.startswith("warning: ")] for rank in (0, 1)]
     assert logs[0][: len(lines)] == lines
-    assert re.match(r"rank 1 of 2 \(process \d+\): cpu, ", logs[1][0])
+    assert re.match(r"rank 1 of 2 \(process \d+ on \S+\): cpu, ", logs[1][0])
     told = [[re.sub(r"[\d.,]+ images per second", "", line) for line in log[1 : len(lines)]] for log in logs]
     assert told[0] == told[1], "both tell the same global numbers"
 

@@ -68,6 +68,7 @@ def test_the_settings_of_the_default_profile_still_hold(rebuilt):
     assert rules_to_run(project, "--config", "nodes=2", "--", GATE) == set()
 
 
+@pytest.mark.all_hosts
 def test_a_cancelled_run_goes_on_from_its_newest_checkpoint(rebuilt, local, environment, cluster, tmp_path):
     project = Path(shutil.copytree(rebuilt[0], tmp_path / "project"))
     shutil.rmtree(project / RUN)

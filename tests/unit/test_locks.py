@@ -1,12 +1,16 @@
 """A lock is seen by other processes and ends with its holder, also when that is killed."""
 
+import errno
+import os
 import subprocess
 import sys
 import time
 
 import pytest
 
+from ddp_tokens import locks
 from ddp_tokens.locks import holders, lock_alone, lock_shared, share
+from ddp_tokens.options import sentence
 
 HOLD = """
 import sys, time
@@ -102,3 +106,16 @@ def test_others_cannot_be_let_in_when_one_has_come_in_between(tmp_path, holder):
     holder()
     with open(tmp_path / "lock", "a+") as mine:
         assert not share(mine)
+
+
+def test_a_file_system_without_locks_is_named_with_what_to_do(tmp_path, monkeypatch):
+    def no_locks(*_):
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(locks.fcntl, "flock", no_locks)
+    with pytest.raises(OSError, match="Function not implemented") as raised:
+        lock_alone(tmp_path / "lock")
+    assert sentence(raised.value) == (
+        f"{tmp_path / 'lock'}: Function not implemented; its file system has no locks (flock), which keep two runs "
+        "apart: use another, or mount it so"
+    )

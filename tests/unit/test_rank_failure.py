@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -9,11 +10,22 @@ from pathlib import Path
 
 import pytest
 
-from ddp_tokens import rank_failure
+from ddp_tokens import rank_failure, reach
 from ddp_tokens.errors import CorpusError, RankFailedError
 from ddp_tokens.machine import this_machine
 from ddp_tokens.progress import Place, WrittenProgress
-from ddp_tokens.rank_failure import Failure, Watch, described, ended, explaining, find_failure, waited_for
+from ddp_tokens.rank_failure import (
+    Failure,
+    Watch,
+    described,
+    ended,
+    explaining,
+    find_failure,
+    lost,
+    waited_for,
+    watched,
+)
+from ddp_tokens.reach import address_of, listen_towards
 from ddp_tokens.world import World
 
 HERE = this_machine()
@@ -87,6 +99,71 @@ def test_a_rank_whose_own_backward_is_wrong_blames_nobody():
     """Others may not have come as far; that is no failure of theirs."""
     assert found(BEHIND, WAITING, error=OWN_ERROR) is None
     assert found(KILLED, WAITING, error=OWN_ERROR) == (1, "was killed")
+
+
+ELSEWHERE = "host1/boot"
+HERE_NAME = HERE.partition("/")[0]
+
+
+@pytest.fixture
+def listening():
+    with listen_towards("127.0.0.1") as door:
+        yield door
+
+
+@pytest.fixture
+def silent():
+    """An address from which no answer comes: its queue is full."""
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        deaf.listen(0)
+        with socket.create_connection(deaf.getsockname(), 1):
+            yield address_of(deaf)
+
+
+def test_a_rank_of_another_host_that_does_not_answer_cannot_be_reached(silent, monkeypatch):
+    """It blames this one, and rightly so: from there, this host does not answer."""
+    monkeypatch.setattr(reach, "ANSWERS_WITHIN_S", 0.1)
+    blames = replace(WAITING, machine=ELSEWHERE, address=silent, raised="RankFailedError: rank 0", blames=0)
+    assert found(blames, replace(WAITING, rank=1)) == (2, "cannot be reached; it was")
+    assert found(replace(blames, raised=None, blames=None)) == (2, "cannot be reached; it was")
+
+
+def test_one_rank_of_a_host_stands_for_all(silent, monkeypatch):
+    asked = []
+    monkeypatch.setattr(rank_failure, "reach", lambda address: asked.append(address) or "unreachable")
+    places = {rank: replace(WAITING, rank=rank, machine=ELSEWHERE, address=silent) for rank in (2, 3, 4)}
+    assert lost(OWN, places, "ended") is None
+    assert asked == [silent]
+
+
+def test_a_rank_of_another_host_whose_process_is_gone_was_killed(listening):
+    there = replace(WAITING, machine=ELSEWHERE, address=address_of(listening))
+    assert found(there, replace(WAITING, rank=1)) is None
+    listening.close()
+    assert found(there, replace(WAITING, rank=1)) == (2, "was killed")
+    assert found(replace(there, raised="SignalException: signal 15"), replace(WAITING, rank=1)) == (
+        2,
+        "was stopped (SignalException: signal 15)",
+    )
+
+
+def test_where_ranks_are_on_several_hosts_the_sentence_names_them():
+    elsewhere = Failure(2, "cannot be reached; it was", replace(WAITING, machine=ELSEWHERE))
+    assert described(elsewhere, OWN, Path("runs/interrupt/step-0050"), now=107.0) == (
+        "rank 2 on host1 cannot be reached; it was in update 3, microbatch 1 (the last collective it entered is the "
+        "all-reduce of the gradients, where it still was; last sign of life 7 s ago), while rank 0 on "
+        f"{HERE_NAME} was in the all-reduce of the gradients; the newest whole checkpoint is runs/interrupt/step-0050"
+    )
+
+
+def test_a_rank_listens_only_where_ranks_are_on_several_hosts(watch):
+    with watched(watch) as progress:
+        assert progress.place.address is None
+    with watched(replace(watch, world=replace(watch.world, spans_hosts=True))) as progress:
+        address = progress.place.address
+        assert reach.reach(address) == "there"
+    assert reach.reach(address) == "ended"
 
 
 def test_nobody_has_failed_where_all_wait():

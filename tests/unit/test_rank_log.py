@@ -36,6 +36,7 @@ def test_the_seconds_of_a_line_are_parts_of_the_update(tmp_path, progress, monke
     log.update({"step": 51, "units": 48, "loss_sum": 120.0}, {"units": 12, "loss_sum": 12.0}, progress)
     start, line = read_json_lines(log_file(tmp_path, 1))
     assert (start["after_step"], start["world_size"], start["pid"]) == (50, 2, os.getpid())
+    assert start["host"] == os.uname().nodename
     assert line == {
         "step": 51,
         "rank_units": 12,

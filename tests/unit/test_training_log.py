@@ -145,6 +145,6 @@ def test_a_line_stands_above_the_progress_bar():
 )
 def test_a_rank_says_what_it_computes_on_and_in_which_precision(settings, told):
     [line] = start_lines(tiny_experiment(**settings), "cpu, A Processor, 2 cores, 7.8 GiB", 1)
-    assert re.fullmatch(r"rank 1 of 2 \(process \d+\): cpu, A Processor, 2 cores, 7.8 GiB; backend gloo, (.*)", line)[
-        1
-    ] == (told)
+    assert re.fullmatch(
+        r"rank 1 of 2 \(process \d+ on \S+\): cpu, A Processor, 2 cores, 7.8 GiB; backend gloo, (.*)", line
+    )[1] == (told)

@@ -89,7 +89,7 @@ with logged(sys.argv[1]):
 
 
 def test_a_script_of_the_workflow_ends_with_snakemake(watched, tmp_path):
-    environment = os.environ | {SNAKEMAKE: str(watched.pid)}
+    environment = os.environ | {SNAKEMAKE: f"{watched.pid}@{this_machine()}"}
     command = [sys.executable, "-c", SCRIPT, str(tmp_path / "log")]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "working\n"
