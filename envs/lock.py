@@ -2,7 +2,7 @@
 
 pip resolves the whole set, from nothing, with the pins below. The lock names no build of torch (no "+cpu") and none of
 the packages that only torch's CUDA build needs, since torch pins those itself: one lock serves CPU and GPU machines.
-slurm.lock holds what the extra `slurm` needs besides, in versions that fit. Who has no SLURM does without it: its plugin
+slurm.lock holds what the extra `slurm` needs besides, in versions that fit. Who has no SLURM does without: its plugin
 asks the cluster whenever Snakemake starts.
 """
 
