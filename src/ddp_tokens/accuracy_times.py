@@ -8,7 +8,8 @@ from time import perf_counter
 import torch.distributed as dist
 
 from ddp_tokens.distributed import barrier, within
-from ddp_tokens.measured_loop import Loop, Measured, Record, plan_for
+from ddp_tokens.loads import plan_for
+from ddp_tokens.measured_loop import Loop, Measured, Record
 from ddp_tokens.scaling import counted
 from ddp_tokens.scaling_rows import STRONG
 from ddp_tokens.workloads import counter

@@ -39,12 +39,16 @@ def make_manifest(directory: Path, step: int, world_size: int) -> dict[str, Any]
     return {"step": step, "world_size": world_size, "sha256": digests}
 
 
-def verify(directory: Path | str) -> dict[str, Any]:
-    """Return the manifest. Raises CheckpointError, naming the file, when one is missing, unexpected or altered."""
-    directory = Path(directory)
+def require_folder(directory: Path) -> None:
     if not directory.is_dir():
         problem = "is a file, not a folder" if directory.is_file() else "does not exist"
         raise CheckpointError(f"{directory} {problem}: train that run, or name a checkpoint such as step-0050")
+
+
+def verify(directory: Path | str) -> dict[str, Any]:
+    """Return the manifest. Raises CheckpointError, naming the file, when one is missing, unexpected or altered."""
+    directory = Path(directory)
+    require_folder(directory)
     manifest = _read_manifest(directory)
     names, recorded = expected_files(manifest["world_size"]), manifest["sha256"]
     for name in names:

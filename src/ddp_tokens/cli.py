@@ -157,6 +157,14 @@ def scaling(experiment: Experiment, at: Layout) -> int:
     return 0 if replicas.as_expected else UNEXPECTED
 
 
+def predict(experiment: Experiment, at: Layout) -> int:
+    """time of an update on up to 1,024 ranks, from what ddp_tokens.measure left: tables and figure"""
+    from ddp_tokens.prediction_results import write_prediction
+
+    write_prediction(experiment, at)  # which logs the tables
+    return _wrote(*(at.prediction.with_suffix(suffix) for suffix in (".json", ".md", ".png", ".svg")))
+
+
 def exercise(experiment: Experiment, at: Layout) -> int:
     """both means and both gradients, before and after the counts change"""
     from ddp_tokens.exercise import as_text, work_out
@@ -181,6 +189,7 @@ COMMANDS: dict[str, Callable[[Experiment, Layout], int]] = {
     "evaluate": evaluate,
     "check-evaluation": check_evaluation,
     "scaling": scaling,
+    "predict": predict,
     "exercise": exercise,
 }
 

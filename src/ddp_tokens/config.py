@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from ddp_tokens.check_settings import Tolerance, Tolerances
 from ddp_tokens.corpus_settings import Corpus, GeneratedCorpus, Images, OwnImages, OwnRows, VerbGrammar
 from ddp_tokens.epochs import windows_per_epoch
-from ddp_tokens.measure_settings import Exercise, Scaling
+from ddp_tokens.measure_settings import Exercise, Network, Scaling
 from ddp_tokens.setting_types import NonNegative, Positive, Section
 from ddp_tokens.sources import module_path
 from ddp_tokens.training_settings import (
@@ -32,6 +32,7 @@ __all__ = [
     "GeneratedCorpus",
     "Images",
     "Model",
+    "Network",
     "Optimizer",
     "OwnImages",
     "OwnRows",
@@ -140,6 +141,9 @@ class Experiment(Section):
         False, description="trace a few updates of each run, by rank, to results/NAME/logs/profile; the report shows it"
     )
     scaling: Scaling = Field(Scaling(), description="what the rule `scaling` measures")
+    network: Network = Field(
+        Network(), description="a network for which the rule `predict` predicts, beside the measured one"
+    )
     exercise: Exercise = Field(Exercise(), description="the exercise by hand, for `ddp_tokens.cli exercise`")
 
     @model_validator(mode="after")

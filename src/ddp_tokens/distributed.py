@@ -219,6 +219,25 @@ def largest_over_ranks(value: int, device: str = "cpu") -> int:
         return int(number)
 
 
+def bytes_of_ranks(data: bytes, device: str, what: str) -> list[bytes]:
+    """By rank, what each has given, as many bytes on each: one all-gather."""
+    own = torch.frombuffer(bytearray(data), dtype=torch.uint8).to(device)
+    if not dist.is_initialized():
+        return [data]
+    found = [torch.empty_like(own) for _ in range(dist.get_world_size(_group.get()))]
+    with _progress.get().entered(f"all-gather of the {what}"):
+        dist.all_gather(found, own, group=_group.get())
+        return [bytes(of_rank.tolist()) for of_rank in found]
+
+
+def texts_of_ranks(text: str, device: str, what: str) -> list[str]:
+    """By rank, what each has given, of any lengths: two all-gathers of plain bytes."""
+    data = text.encode()
+    lengths = [int(found) for found in bytes_of_ranks(f"{len(data):020}".encode(), device, f"lengths of the {what}")]
+    found = bytes_of_ranks(data.ljust(max(1, *lengths)), device, what)
+    return [of_rank[:length].decode() for of_rank, length in zip(found, lengths, strict=True)]
+
+
 def _summed(values: torch.Tensor, what: str) -> list[float]:
     with _progress.get().entered(f"all-reduce of the {what}"):
         if dist.is_initialized():

@@ -13,13 +13,14 @@ from pathlib import Path
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from ddp_tokens.agreement import Attempt, File, describe, read_inputs, require_agreement
 from ddp_tokens.config import Experiment
 from ddp_tokens.corpora.rows import Row
 from ddp_tokens.determinism import make_deterministic
 from ddp_tokens.distributed import barrier, claim_device, process_group, wrap_for_ddp
 from ddp_tokens.errors import EmptyWindowError
 from ddp_tokens.files import write_json
-from ddp_tokens.inputs import Prepared, initial_model, read_prepared
+from ddp_tokens.inputs import Prepared, initial_model
 from ddp_tokens.layout import Layout
 from ddp_tokens.normalization import MEAN_OF_MEANS, TOKEN_MEAN, global_token_loss, mean_of_means_loss
 from ddp_tokens.options import parse, run_as_program
@@ -30,7 +31,7 @@ from ddp_tokens.watching import end_with, starters_of_rank
 from ddp_tokens.window import accumulate, count_window, sums_of_window
 from ddp_tokens.window_trace import trace
 from ddp_tokens.workloads import Workload, load
-from ddp_tokens.world import World, world_from_environment
+from ddp_tokens.world import World, require_size, world_from_environment
 
 PROGRAM = "ddp_tokens.gradients"
 Microbatches = Sequence[Sequence[Row]]
@@ -45,10 +46,16 @@ def main(arguments: Sequence[str]) -> int:
     )
     end_with(starters_of_rank(os.environ))
     make_deterministic(experiment.threads_per_rank)
-    prepared = read_prepared(experiment, at)
+    inputs = Attempt(partial(read, experiment, at, world))
     with process_group(experiment.resolved_backend, experiment.timeout_s):
-        write_gradients(experiment, at, prepared, world)
+        require_agreement(world, at, describe(PROGRAM, "gradients", experiment, inputs, {}))
+        write_gradients(experiment, at, inputs.result(), world)
     return 0
+
+
+def read(experiment: Experiment, at: Layout, world: World) -> tuple[Prepared, dict[str, File]]:
+    require_size(world, experiment.world_size)
+    return read_inputs(experiment, at)
 
 
 def write_gradients(experiment: Experiment, at: Layout, prepared: Prepared, world: World) -> None:

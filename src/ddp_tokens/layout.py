@@ -69,6 +69,10 @@ class Layout:
     def run_lock(self, run: str) -> Path:
         return self.root / "runs" / f".{run}.lock"
 
+    def seen_by_all(self, token: str) -> Path:
+        """There for a moment, so that ranks can tell whether they share this folder."""
+        return self.root / f".shared.{token}"
+
     @property
     def evaluation(self) -> Path:
         return self.root / "evaluation.json"
@@ -94,8 +98,16 @@ class Layout:
         return self.scaling / "time_to_accuracy.jsonl"
 
     @property
+    def all_reduces(self) -> Path:
+        return self.scaling / "all_reduce.jsonl"
+
+    @property
     def machine(self) -> Path:
         return self.scaling / "machine.json"
+
+    @property
+    def prediction(self) -> Path:
+        return self.scaling / "prediction.json"
 
     @property
     def measured_states(self) -> Path:

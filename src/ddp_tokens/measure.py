@@ -13,6 +13,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,6 +21,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from ddp_tokens.accuracy_times import time_to_accuracy
+from ddp_tokens.agreement import Attempt, File, describe, read_inputs, require_agreement
+from ddp_tokens.all_reduce_sweep import sweep
 from ddp_tokens.all_reduce_times import MEASURES, VARIANTS, BackwardTime, by_difference, by_hook, time_buckets
 from ddp_tokens.config import Experiment, ResNet
 from ddp_tokens.determinism import make_deterministic, seed_rank
@@ -27,8 +30,10 @@ from ddp_tokens.devices import cores, cpu_name
 from ddp_tokens.distributed import process_group, within
 from ddp_tokens.errors import ConfigError
 from ddp_tokens.files import write_json, write_json_lines
-from ddp_tokens.inputs import read_prepared
-from ddp_tokens.measured_loop import Loop, Measured, Record, gathered, plan_for
+from ddp_tokens.inputs import Prepared
+from ddp_tokens.layout import Layout
+from ddp_tokens.loads import plan_for
+from ddp_tokens.measured_loop import Loop, Measured, Record, gathered
 from ddp_tokens.options import parse, run_as_program
 from ddp_tokens.plan import microbatches_of
 from ddp_tokens.scaling import counted
@@ -39,7 +44,7 @@ from ddp_tokens.tensors import save_tensors, weights_of
 from ddp_tokens.watching import end_with, starters_of_rank
 from ddp_tokens.working import running_alone
 from ddp_tokens.workloads import load
-from ddp_tokens.world import world_from_environment
+from ddp_tokens.world import World, require_size, world_from_environment
 
 PROGRAM = "ddp_tokens.measure"
 BACKEND = "gloo"
@@ -52,19 +57,17 @@ log = logging.getLogger(PROGRAM)
 def main(arguments: Sequence[str]) -> int:
     asked, at, _ = parse(PROGRAM, arguments, "scaling", description=__doc__)
     experiment = on_cpu(asked)
-    most = max(experiment.measured_processes)
-    reason = f"{most} are measured, the most of scaling.processes and world_size: start {most} ranks"
-    world = world_from_environment(os.environ, "cpu", most, reason)
+    world = world_from_environment(os.environ, "cpu", max(experiment.measured_processes))
     end_with(starters_of_rank(os.environ))
     level = logging.INFO if world.is_main else logging.ERROR
     logging.basicConfig(level=level, format="%(message)s", stream=sys.stderr)
     make_deterministic(experiment.threads_per_rank)
-    prepared, workload = read_prepared(experiment, at), load(experiment.workload)
-    with (
-        process_group(BACKEND, experiment.timeout_s),
-        running_alone(at.run_lock("scaling"), at.scaling, world, experiment.timeout_s),
-    ):
-        measure(Measured(experiment, at, prepared, workload, world, dist.new_group(timeout=LONGEST_WAIT)))
+    inputs = Attempt(partial(read, experiment, at, world))
+    with process_group(BACKEND, experiment.timeout_s):
+        require_agreement(world, at, describe(PROGRAM, "scaling", experiment, inputs, {}))
+        prepared, workload = inputs.result(), load(experiment.workload)
+        with running_alone(at.run_lock("scaling"), at.scaling, world, experiment.timeout_s):
+            measure(Measured(experiment, at, prepared, workload, world, dist.new_group(timeout=LONGEST_WAIT)))
     if world.is_main:
         write_results(experiment, at)
     return 0
@@ -79,6 +82,12 @@ def on_cpu(experiment: Experiment) -> Experiment:
     return experiment.model_copy(update={"device": "cpu"})
 
 
+def read(experiment: Experiment, at: Layout, world: World) -> tuple[Prepared, dict[str, File]]:
+    most = max(experiment.measured_processes)
+    require_size(world, most, f"{most} are measured, the most of scaling.processes and world_size: start {most} ranks")
+    return read_inputs(experiment, at)
+
+
 def measure(of: Measured) -> None:
     """Every rank calls this. Rank 0 writes, but for the weights of the experiment's own ranks."""
     groups = {number: dist.new_group(range(number)) for number in of.experiment.measured_processes}
@@ -91,11 +100,13 @@ def measure(of: Measured) -> None:
     told = {number: groups[number] for number in TOLD}
     parts = [row for number, group in told.items() for row in time_parts(of, number, group)]
     reached = time_to_accuracy(of, told)
+    swept = sweep(of, groups, gradient_bytes(loops[max(loops)].model))
     if of.world.is_main:
         write_json_lines(of.at.runs_in_turn, runs)
         write_json_lines(of.at.timings, timings)
         write_json_lines(of.at.step_parts, parts)
         write_json_lines(of.at.time_to_accuracy, reached)
+        write_json_lines(of.at.all_reduces, swept)
         write_json(of.at.machine, machine(of, loops[1].model))
 
 
@@ -158,6 +169,10 @@ def records(processes: int, of_ranks: Sequence[Sequence[float]]) -> Iterator[Rec
                 place = {"world_size": processes, "step": step, "rank": rank, "variant": variant}
                 times = {"compute_s": compute, "communication_s": communication}
                 yield place | times | {"bytes": int(size), "buckets": int(buckets)}
+
+
+def gradient_bytes(model: DistributedDataParallel) -> int:
+    return sum(each.numel() * each.element_size() for each in model.parameters() if each.requires_grad)
 
 
 def machine(of: Measured, model: DistributedDataParallel) -> Record:

@@ -1,10 +1,10 @@
-"""What the exercise by hand computes, and what the rule `scaling` measures."""
+"""What the exercise by hand computes, what the rule `scaling` measures, and for which network is predicted."""
 
 from typing import Self
 
 from pydantic import Field, model_validator
 
-from ddp_tokens.setting_types import Fraction, Positive, Real, Section
+from ddp_tokens.setting_types import Fraction, NonNegativeReal, Positive, PositiveReal, Real, Section
 
 
 class Exercise(Section):
@@ -40,3 +40,18 @@ class Scaling(Section):
         if list(self.processes) != sorted(set(self.processes)) or not {1, 2} <= set(self.processes):
             raise ValueError(f"processes must hold 1 and 2, each once, smallest first, not {list(self.processes)}")
         return self
+
+
+class Network(Section):
+    """A network between ranks for which the rule `predict` predicts, beside the one that was measured."""
+
+    latency_us: NonNegativeReal | None = Field(
+        None, description="microseconds of one message between two ranks, however short; left out: as measured"
+    )
+    bandwidth_mb_s: PositiveReal | None = Field(
+        None, description="megabytes (10^6 bytes) per second from one rank to the next; left out: as measured"
+    )
+
+    @property
+    def is_given(self) -> bool:
+        return self.latency_us is not None or self.bandwidth_mb_s is not None

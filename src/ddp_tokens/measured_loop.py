@@ -14,9 +14,9 @@ from ddp_tokens.config import Experiment
 from ddp_tokens.distributed import barrier, sum_over_ranks, within, wrap_for_ddp
 from ddp_tokens.inputs import Prepared, initial_model
 from ddp_tokens.layout import Layout
-from ddp_tokens.plan import Plan, counts_per_rank, dealt, one_share_each
+from ddp_tokens.loads import plan_for
+from ddp_tokens.plan import Plan, counts_per_rank
 from ddp_tokens.progress import UNWATCHED, Progress
-from ddp_tokens.scaling_rows import WEAK
 from ddp_tokens.trainer import How, build_optimizer, how_of, state_of, train
 from ddp_tokens.workloads import Workload, unit_of
 from ddp_tokens.world import World
@@ -88,11 +88,6 @@ class Loop:
             seconds = perf_counter() - began
         record = {"scaling": scaling, "processes": self.world.size, "updates": number}
         return record | {"units": units, "seconds": seconds}
-
-
-def plan_for(scaling: str, plan: Plan, processes: int) -> Plan:
-    """Strong: the rows of each window, dealt to this many processes. Weak: each process has the rows of one rank."""
-    return one_share_each(plan, processes) if scaling == WEAK else dealt(plan, processes)
 
 
 def gathered(own: Sequence[float], world: World) -> list[list[float]]:

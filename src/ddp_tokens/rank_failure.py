@@ -121,7 +121,7 @@ def described(failure: Failure, own: Place, checkpoint: Path | None, now: float)
     """One sentence: the rank, its update and microbatch, its last collective, and what can be resumed."""
     who, me = f"rank {failure.rank}", f"rank {own.rank}"
     if failure.place is not None and failure.place.machine != own.machine:
-        who, me = f"{who} on {name_of(failure.place.machine)}", f"{me} on {name_of(own.machine)}"
+        who, me = f"{who} on host {name_of(failure.place.machine)}", f"{me} on host {name_of(own.machine)}"
     waits = f"while {me} was in the {own.collective}" if own.inside else f"which ends {me}"
     return f"{who} {failure.what} {_where(failure.place, now)}, {waits}; {resumable(checkpoint)}"
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ddp_tokens.errors import EvidenceError
 from ddp_tokens.files import read_json, read_json_lines
@@ -85,6 +85,21 @@ class Reached(_Row):
     seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
+class AllReduce(_Row):
+    """One all-reduce of `bytes` over `processes`. seconds: by rank, from a barrier of the ranks to its end there."""
+
+    processes: Annotated[int, Field(ge=2)]
+    bytes: Whole
+    repeat: Whole
+    seconds: list[Annotated[float, Field(gt=0, allow_inf_nan=False)]]
+
+    @model_validator(mode="after")
+    def _one_time_per_rank(self) -> Self:
+        if len(self.seconds) != self.processes:
+            raise ValueError(f"seconds needs a number for each of {self.processes} ranks, not {len(self.seconds)}")
+        return self
+
+
 class Machine(_Row):
     """Where and how it was measured. steps: timed ones, the warm-up included. unit: what a supervised one is called."""
 
@@ -121,6 +136,10 @@ def read_step_parts(path: Path | str) -> list[StepParts]:
 
 def read_reached(path: Path | str) -> list[Reached]:
     return _read_rows(Reached, path)
+
+
+def read_all_reduces(path: Path | str) -> list[AllReduce]:
+    return _read_rows(AllReduce, path)
 
 
 def read_machine(path: Path | str) -> Machine:

@@ -14,7 +14,8 @@ import torch.distributed as dist
 
 from ddp_tokens.all_reduce_times import BucketTimes, time_buckets
 from ddp_tokens.distributed import telling, within
-from ddp_tokens.measured_loop import Loop, Measured, Record, gathered, plan_for
+from ddp_tokens.loads import plan_for
+from ddp_tokens.measured_loop import Loop, Measured, Record, gathered
 from ddp_tokens.progress import BACKWARD, COMMUNICATION, REDUCING_BACKWARD, Progress
 from ddp_tokens.scaling_rows import PARTS, STRONG
 

@@ -61,6 +61,7 @@ STEPS = {
     "check_evaluation": _script("check_evaluation"),
     "exercise": _script("exercise", "exercise"),
     "scaling": Step("src/ddp_tokens/measure.py", (*TRAIN_FIELDS, "scaling")),
+    "predict": _script("predict", *PLAN_FIELDS, "network"),
     "figure": _script("figure", "interrupt_at", "tolerances"),
     "summary": _script("summary", *ALL_FIELDS),
     "gate": _script("gate"),

@@ -7,17 +7,21 @@ import argparse
 import logging
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from ddp_tokens.agreement import Attempt, File, describe, input_files, require_agreement
 from ddp_tokens.checkpoint import TrainingState, load
+from ddp_tokens.checkpoint_files import require_folder
 from ddp_tokens.config import Experiment
 from ddp_tokens.determinism import make_deterministic, seed_rank
+from ddp_tokens.disagreement import CHECKPOINT
 from ddp_tokens.distributed import agreed_launch, claim_device, largest_over_ranks, process_group, wrap_for_ddp
 from ddp_tokens.errors import CheckpointError
 from ddp_tokens.event_files import require_tensorboard
@@ -39,10 +43,10 @@ from ddp_tokens.telling import Telling
 from ddp_tokens.trainer import How, build_optimizer, how_of, state_of, train
 from ddp_tokens.training_log import Course, log_on_terminal, logged_in, text_log
 from ddp_tokens.watching import end_with, starters_of_rank
-from ddp_tokens.working import Working, running_alone, working_key
+from ddp_tokens.working import Working, digest_of_manifest, running_alone, working_key
 from ddp_tokens.workloads import Workload, unit_of
 from ddp_tokens.workloads import load as load_workload
-from ddp_tokens.world import World, world_from_environment
+from ddp_tokens.world import World, require_size, world_from_environment
 
 PROGRAM = "ddp_tokens.train"
 NOT_IDENTITY = (
@@ -75,9 +79,6 @@ def main(arguments: Sequence[str]) -> int:
     log_on_terminal(world.is_main)
     run = _run_name(own)
     with logged_in(text_log(at.rank_logs(run), world.rank)):
-        require_tensorboard(experiment.tensorboard)
-        for warning in require_proven([at.check("loss"), at.check("gradient_parity")], experiment.train_anyway):
-            log.warning("warning: %s", warning)
         make_deterministic(experiment.threads_per_rank)
         stopped = run_training(experiment, at, world, run, own.resume, stop, allowed)
         if stopped is None:
@@ -98,6 +99,45 @@ def run_training(
     """Write runs/RUN/: a checkpoint at the last update, the global history, and per rank what it started from, its
     history and its parameters. None when that is done, else where a wish to stop, of any rank, has ended the run.
     """
+    ready = Attempt(partial(read_ready, experiment, at, world, run, resume, allowed))
+    asked = {"run": run} | {f"--allow-{name}": value for name, value in vars(allowed).items()}
+    document = describe(PROGRAM, run, experiment, ready, asked)
+    stop = stop or Stop()
+    finder = ready.value.newest_checkpoint if ready.value else lambda: None
+    launch = agreed_launch(os.environ, experiment.timeout_s)
+    watch = Watch(at.rank_logs(run), world, launch, os.environ["MASTER_ADDR"], PROGRAM, finder)
+    with (
+        watched(watch) as progress,
+        process_group(experiment.resolved_backend, experiment.timeout_s, progress),
+        explaining(watch, progress),
+    ):
+        require_agreement(world, at, document)
+        of = ready.result()
+        with running_alone(at.run_lock(run), at.run(run), world, experiment.timeout_s), stop_on_signals(stop):
+            return _run(run, of.until, of.experiment, at, of.prepared, of.working, resume, stop, allowed, progress)
+
+
+@dataclass(frozen=True)
+class Ready:
+    """What one rank has read before the ranks meet."""
+
+    experiment: Experiment
+    prepared: Prepared
+    until: int
+    working: Working
+    newest_checkpoint: Callable[[], Path | None]
+
+
+def read_ready(
+    experiment: Experiment, at: Layout, world: World, run: str, resume: Path | None, allowed: Allowed
+) -> tuple[Ready, dict[str, File]]:
+    """Raises the UserErrors that one rank can find by itself."""
+    require_size(world, experiment.world_size)
+    require_tensorboard(experiment.tensorboard)
+    for warning in require_proven([at.check("loss"), at.check("gradient_parity")], experiment.train_anyway):
+        log.warning("warning: %s", warning)
+    if resume is not None:
+        require_folder(resume)
     if allowed.repartition and experiment.epochs is not None:
         experiment = experiment.model_copy(update={"steps": planned_steps(at.plan)})
     prepared = read_prepared(experiment, at, allowed.repartition)
@@ -108,18 +148,8 @@ def run_training(
     windows = windows_of_epoch(experiment, prepared)
     every = experiment.save_every * windows if windows and experiment.save_every else experiment.checkpoint_every
     working = Working(at.working(run, key), every, experiment.keep, identity, world)
-    stop = stop or Stop()
-    finder = checkpoint_finder(at.run(run).parent, identity, until)
-    launch = agreed_launch(os.environ, experiment.timeout_s)
-    watch = Watch(at.rank_logs(run), world, launch, os.environ["MASTER_ADDR"], PROGRAM, finder)
-    with (
-        watched(watch) as progress,
-        process_group(experiment.resolved_backend, experiment.timeout_s, progress),
-        explaining(watch, progress),
-        running_alone(at.run_lock(run), at.run(run), world, experiment.timeout_s),
-        stop_on_signals(stop),
-    ):
-        return _run(run, until, experiment, at, prepared, working, resume, stop, allowed, progress)
+    files = input_files(at, identity) | ({CHECKPOINT: File(resume, digest_of_manifest(resume))} if resume else {})
+    return Ready(experiment, prepared, until, working, checkpoint_finder(at.run(run).parent, identity, until)), files
 
 
 @dataclass(frozen=True)

@@ -33,12 +33,16 @@ WAIT_S = 15.0
 log = logging.getLogger(__name__)
 
 
+def digest_of_manifest(checkpoint: Path) -> str | None:
+    manifest = checkpoint / MANIFEST
+    return sha256(manifest) if manifest.is_file() else None
+
+
 def working_key(
     run: str, until: int, identity: Mapping[str, Any], world: World, code: Mapping[str, str], resumed: Path | None
 ) -> str:
     """A short digest of the run's name, last update, identity, ranks, sources, and the checkpoint that it resumes."""
-    manifest = resumed / MANIFEST if resumed else None
-    start = sha256(manifest) if manifest and manifest.is_file() else None
+    start = digest_of_manifest(resumed) if resumed else None
     whole = [run, until, dict(identity), world.size, dict(code), start]
     return sha256_of_json(whole)[:KEY_LETTERS]
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ddp_tokens.distributed import barrier, global_count, process_group, sum_over_ranks
+from ddp_tokens.distributed import barrier, global_count, process_group, sum_over_ranks, texts_of_ranks
 from ddp_tokens.window import count_window
 from ddp_tokens.world import World
 from tests.distributed.ranks import RankError, run_ranks
@@ -52,6 +52,16 @@ def test_a_window_is_counted_over_all_microbatches_and_ranks_in_one_all_reduce(t
     """Rank 0 holds 2 + 3 tokens, rank 1 holds 1 + 6: 12 in all."""
     own = run_ranks(count_a_window, 2, tmp_path, [[2, 3], [1, 6]])
     assert own == [[[5, 12], ["gloo:all_reduce"]], [[7, 12], ["gloo:all_reduce"]]]
+
+
+def share_texts(world: World, texts: list[str]) -> list:
+    return collectives_in(texts_of_ranks, texts[world.rank], "cpu", "texts")
+
+
+@pytest.mark.parametrize("texts", [["alone"], ["", "größer"], ["a", "", "3 \n\0"], ["", ""]])
+def test_texts_of_all_ranks_of_any_lengths_by_rank(tmp_path, texts):
+    names = ["gloo:all_gather"] * 2
+    assert run_ranks(share_texts, len(texts), tmp_path, texts) == [[texts, names]] * len(texts)
 
 
 def raise_inside(world: World) -> list:
@@ -108,3 +118,4 @@ def test_a_collective_without_answer_is_an_error_after_the_time_limit(tmp_path):
 def test_one_process_without_a_group_counts_for_itself():
     assert global_count(7) == 7
     assert sum_over_ranks([1.5, 2.0]) == [1.5, 2.0]
+    assert texts_of_ranks("own", "cpu", "texts") == ["own"]

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from ddp_tokens import measure as module
+from ddp_tokens.all_reduce_sweep import REPEATS, WARM_UP, _seconds, sizes_of
 from ddp_tokens.all_reduce_times import BackwardTime, by_difference, by_hook, time_buckets
 from ddp_tokens.config import Experiment
 from ddp_tokens.config_reading import load_experiment
@@ -21,12 +23,12 @@ from ddp_tokens.measure import PROGRAM, main, on_cpu
 from ddp_tokens.options import run_as_program
 from ddp_tokens.plan import counts_per_rank, read_plan
 from ddp_tokens.reference import gradients_of
-from ddp_tokens.scaling_rows import read_reached, read_step_parts
+from ddp_tokens.scaling_rows import read_all_reduces, read_reached, read_step_parts
 from ddp_tokens.tensors import load_tensors
 from ddp_tokens.window import accumulate
 from ddp_tokens.workloads import load
 from tests.distributed.ranks import run_ranks
-from tests.distributed.tiny import STEPS, prepared
+from tests.distributed.tiny import STEPS, prepared, told_by
 
 SCALING = {"processes": [1, 2], "repeats": 2, "windows": 3}
 # embedding 4 x 8, positions 12 x 8, attention 24 x 8 + 24 + 8 x 8 + 8, feed-forward 8 x 16 + 16 + 16 x 8 + 8,
@@ -71,6 +73,42 @@ def test_an_update_is_taken_apart_on_one_process_and_on_two(measured):
     assert all(row.forward_s > 0 and row.backward_s > 0 and row.communication_s > 0 for row in rows)
     assert all(row.optimizer_s > 0 and row.data_s > 0 for row in rows)
     assert all(row.other_s > 0 for row in rows), "no second is counted twice"
+
+
+def test_all_reduces_of_several_sizes_are_timed_the_gradients_own_among_them(measured):
+    rows = read_all_reduces(measured.at.all_reduces)
+    assert [(row.processes, row.bytes, row.repeat) for row in rows] == [
+        (2, size, repeat)
+        for size in (4 * PARAMETERS, *(4096 * 4**power for power in range(7)))
+        for repeat in range(1, REPEATS + 1)
+    ]
+    assert len({second for row in rows for second in row.seconds}) > len(rows), "each rank has times of its own"
+
+
+@pytest.mark.parametrize(("gradient", "sizes"), [(4096, 7), (10**6, 8), (10**8, 8)])
+def test_the_sweep_holds_each_size_once(gradient, sizes):
+    found = sizes_of(gradient)
+    assert gradient in found
+    assert found == sorted(set(found))
+    assert (len(found), found[0], max(found[-1], 2**24)) == (sizes, 4096, max(gradient, 2**24))
+
+
+def sums_of_a_sweep(world):
+    """By size, what one all-reduce of the sweep's kind leaves: it really goes over all ranks."""
+    timed = []
+    original = dist.all_reduce
+
+    def watched(tensor, **options):
+        original(tensor.fill_(world.rank + 1), **options)
+        timed.append([tensor.numel() * tensor.element_size(), float(tensor[-1])])
+
+    dist.all_reduce = watched
+    seconds = _seconds(64, dist.group.WORLD)
+    return timed[-1], len(timed), len(seconds)
+
+
+def test_what_is_timed_is_a_sum_over_the_ranks(tmp_path):
+    assert run_ranks(sums_of_a_sweep, 2, tmp_path) == [[[64, 3.0], WARM_UP + REPEATS, REPEATS]] * 2
 
 
 def test_a_workload_that_does_not_count_is_not_timed_to_an_accuracy(measured):
@@ -160,14 +198,18 @@ def test_ddp_is_measured_as_it_comes(measured):
     assert machine["torch"] == torch.__version__
 
 
-def test_a_wrong_number_of_ranks_is_refused(measured, monkeypatch, capsys):
-    for name, value in {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 2, "MASTER_ADDR": "x", "MASTER_PORT": 1}.items():
-        monkeypatch.setenv(name, str(value))
-    assert run_as_program(PROGRAM, main, measured.arguments("--scaling.processes", "[1,2,4]")) == 2
-    assert capsys.readouterr().err == (
-        "ddp_tokens.measure: 2 ranks were started but 4 are measured, the most of scaling.processes and world_size: "
-        "start 4 ranks\n"
-    )
+def measure_and_tell(world, arguments):
+    return told_by(PROGRAM, main, arguments)
+
+
+def test_a_wrong_number_of_ranks_is_refused(measured):
+    """By the ranks that were started, once they have met."""
+    arguments = measured.arguments("--scaling.processes", "[1,2,4]")
+    for rank in run_ranks(measure_and_tell, 2, measured.folder, arguments, joined=False):
+        assert rank["code"] == 2
+        assert rank["said"].partition(": ")[2] == (
+            "2 ranks were started but 4 are measured, the most of scaling.processes and world_size: start 4 ranks\n"
+        )
 
 
 def test_more_processes_than_rows_in_a_window_leave_the_last_without():

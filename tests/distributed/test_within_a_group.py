@@ -12,6 +12,7 @@ from ddp_tokens.distributed import (
     is_main_process,
     largest_over_ranks,
     sum_over_ranks,
+    texts_of_ranks,
     together,
     within,
     wrap_for_ddp,
@@ -37,6 +38,7 @@ def figures(world: World) -> dict[str, Any]:
         "sums": sum_over_ranks([float(10**world.rank), 1.0]),
         "largest": largest_over_ranks(-world.rank),
         "is_main": is_main_process(),
+        "texts": texts_of_ranks(str(world.rank), "cpu", "texts"),
     }
 
 
@@ -53,11 +55,11 @@ def count_in_parts(world: World) -> list[dict[str, Any]]:
 
 def test_inside_the_block_each_part_sums_for_itself_and_afterwards_all_do(tmp_path):
     """Ranks 0, 1, 2 give 1, 10, 100: 111 in all, 11 on ranks 0 and 1, 100 on rank 2. Largest of 0, -1, -2 likewise."""
-    everywhere = {"count": 111, "sums": [111.0, 3.0], "largest": 0}
+    everywhere = {"count": 111, "sums": [111.0, 3.0], "largest": 0, "texts": ["0", "1", "2"]}
     parts = [
-        {"count": 11, "sums": [11.0, 2.0], "largest": 0},
-        {"count": 11, "sums": [11.0, 2.0], "largest": 0},
-        {"count": 100, "sums": [100.0, 1.0], "largest": -2},
+        {"count": 11, "sums": [11.0, 2.0], "largest": 0, "texts": ["0", "1"]},
+        {"count": 11, "sums": [11.0, 2.0], "largest": 0, "texts": ["0", "1"]},
+        {"count": 100, "sums": [100.0, 1.0], "largest": -2, "texts": ["2"]},
     ]
     for rank, found in enumerate(run_ranks(count_in_parts, 3, tmp_path)):
         whole = everywhere | {"is_main": rank == 0}

@@ -1,6 +1,6 @@
 """A tiny experiment, and two kinds of work small enough to check by hand."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,12 +97,17 @@ def write_references_alone(world: World, config: str, root: str) -> None:
 
 def train_as_program(world: World, arguments: Sequence[str]) -> dict[str, Any]:
     """In a rank: ddp_tokens.train from its command line to its exit code."""
+    return told_by(PROGRAM, main, arguments)
+
+
+def told_by(program: str, main: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> dict[str, Any]:
+    """The exit code of a program and what it wrote on standard error."""
     import contextlib
     import io
 
     said = io.StringIO()
     with contextlib.redirect_stderr(said):
-        code = run_as_program(PROGRAM, main, arguments)
+        code = run_as_program(program, main, arguments)
     return {"code": code, "said": said.getvalue()}
 
 

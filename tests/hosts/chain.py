@@ -5,9 +5,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import chdir
 from dataclasses import dataclass
 from pathlib import Path
 
+from ddp_tokens import cli
 from ddp_tokens.checks.verdict import read_verdicts
 from ddp_tokens.config_reading import load_experiment
 from ddp_tokens.files import read_json_lines
@@ -26,6 +28,7 @@ LAST = (
     "evaluate",
     "check-evaluation",
 )
+WITH_TENSORS = ("reference", "evaluate")
 WITHIN_S = 240
 OF_A_LAUNCH = "logs"
 
@@ -63,8 +66,13 @@ class Chain:
         ]
 
     def steps(self, commands: Sequence[str]) -> None:
+        """Those that compute with tensors in a process of their own: they set torch's threads."""
         for command in commands:
-            self._run("-m", "ddp_tokens.cli", command, *self.arguments)
+            if command in WITH_TENSORS:
+                self._run("-m", "ddp_tokens.cli", command, *self.arguments)
+            else:
+                with chdir(self.config.parent):
+                    assert cli.main([command, *self.arguments]) == 0
 
     def on_one_host(self, ranks: int) -> None:
         self.steps(FIRST)

@@ -13,8 +13,8 @@ from tests.distributed.tiny import SETTINGS
 from tests.hosts.chain import WITHIN_S, Chain
 from tests.hosts.two_hosts import NAMES
 
+pytestmark = pytest.mark.timeout(900)  # several processes each import torch, on however few cores
 USER_ERROR = 2
-EXPECTED_TO_FAIL = {"mean_of_means"}
 
 
 def chain_of(folder: Path, **changes: object) -> Chain:
@@ -84,10 +84,10 @@ def test_a_cut_link_ends_both_sides_who_name_each_other_and_the_run_goes_on_when
     for host, other in ((0, 1), (1, 0)):
         said = [line for line in chain.said(host).read_text().splitlines() if "cannot be reached" in line]
         assert len(said) == 1, chain.said(host).read_text()
-        where = re.search(rf"rank {other} on {NAMES[other]} cannot be reached; it was in update (\d+)", said[0])
+        where = re.search(rf"rank {other} on host {NAMES[other]} cannot be reached; it was in update (\d+)", said[0])
         assert where, said
         assert 25 <= int(where[1]) < 400
-        assert f"while rank {host} on {NAMES[host]} was in the " in said[0]
+        assert f"while rank {host} on host {NAMES[host]} was in the " in said[0]
         checkpoint = re.search(r"the newest whole checkpoint is .*/\.continuous\.\w+/step-(\d+)$", said[0])
         assert checkpoint, said
         assert 20 <= int(checkpoint[1]) <= int(where[1])

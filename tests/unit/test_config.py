@@ -203,6 +203,8 @@ WRONG_TYPES_AND_RANGES = {
     "scaling: {repeats: 0}": "field 'scaling.repeats'",
     "scaling: {windows: 0}": "field 'scaling.windows'",
     "scaling: {accuracy: 1}": "field 'scaling.accuracy'",
+    "network: {latency_us: -1}": "field 'network.latency_us'",
+    "network: {bandwidth_mb_s: 0}": "field 'network.bandwidth_mb_s'",
     "exercise: {counts_before: [0, 1]}": "field 'exercise.counts_before.0'",
     "exercise: {counts_after: [1]}": "counts_before, counts_after and losses need one entry per rank each",
     "exercise: {losses: [x, 1]}": "field 'exercise.losses.0'",

@@ -151,9 +151,10 @@ def test_a_rank_of_another_host_whose_process_is_gone_was_killed(listening):
 def test_where_ranks_are_on_several_hosts_the_sentence_names_them():
     elsewhere = Failure(2, "cannot be reached; it was", replace(WAITING, machine=ELSEWHERE))
     assert described(elsewhere, OWN, Path("runs/interrupt/step-0050"), now=107.0) == (
-        "rank 2 on host1 cannot be reached; it was in update 3, microbatch 1 (the last collective it entered is the "
-        "all-reduce of the gradients, where it still was; last sign of life 7 s ago), while rank 0 on "
-        f"{HERE_NAME} was in the all-reduce of the gradients; the newest whole checkpoint is runs/interrupt/step-0050"
+        "rank 2 on host host1 cannot be reached; it was in update 3, microbatch 1 (the last collective it entered is "
+        "the all-reduce of the gradients, where it still was; last sign of life 7 s ago), while rank 0 on "
+        f"host {HERE_NAME} was in the all-reduce of the gradients; the newest whole checkpoint is "
+        "runs/interrupt/step-0050"
     )
 
 

@@ -3,7 +3,7 @@ import re
 import pytest
 
 from ddp_tokens.errors import LaunchError
-from ddp_tokens.world import World, world_from_environment
+from ddp_tokens.world import World, require_size, world_from_environment
 
 ENVIRONMENT = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
 
@@ -39,4 +39,5 @@ def test_all_missing_variables_are_named():
 
 def test_another_number_of_ranks_is_refused():
     with pytest.raises(LaunchError, match="4 ranks were started but the experiment says world_size 2: start 2 ranks"):
-        world_from_environment(ENVIRONMENT, "cpu", 2)
+        require_size(world_from_environment(ENVIRONMENT, "cpu", 2), 2)
+    require_size(world_from_environment(ENVIRONMENT, "cpu", 4), 4)

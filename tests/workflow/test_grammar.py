@@ -39,6 +39,7 @@ ASKED_FOR = [
     "machine",
 ]
 MANIFEST = "results/tiny/scaling/manifest.json"
+PREDICTION = "results/tiny/scaling/prediction.json"
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +53,7 @@ def grammar(tmp_path_factory):
 @pytest.fixture(scope="module")
 def measured(grammar):
     before = digests(grammar / "results/tiny")
-    build(grammar, MANIFEST)
+    build(grammar, PREDICTION)
     after = digests(grammar / "results/tiny")
     return {"project": grammar, "before": before, "after": after, "at": grammar / "results/tiny/scaling"}
 
@@ -141,6 +142,20 @@ def test_the_table_has_a_row_for_each_number_of_processes_and_kind(measured):
 def test_the_figure_is_there_for_print_and_for_screens(measured):
     assert (measured["at"] / "scaling.png").read_bytes().startswith(b"\x89PNG")
     assert "<svg" in (measured["at"] / "scaling.svg").read_text()
+
+
+def test_the_prediction_stands_beside_what_was_measured_and_reruns_by_itself(measured):
+    prediction = read(measured["project"], "scaling/prediction.json")
+    assert prediction["costs"]["position_ms"] > 0
+    assert prediction["networks"]["measured"]["latency_us"] > 0
+    assert {(each["scaling"], each["processes"]) for each in prediction["validation"]} == {
+        (scaling, processes) for scaling in ("strong", "weak") for processes in (1, 2, 4)
+    }
+    assert max(each["ranks"] for each in prediction["predictions"]) == 1024
+    assert (measured["at"] / "prediction.png").read_bytes().startswith(b"\x89PNG")
+    assert "Predicted against measured" in (measured["project"] / "results/tiny/logs/predict.log").read_text()
+    assert rules_to_run(measured["project"], PREDICTION) == set()
+    assert rules_to_run(measured["project"], PREDICTION, "--config", "network={latency_us: 5}") == {"predict"}
 
 
 def test_measuring_changes_no_result_and_no_result_needs_it(measured):
