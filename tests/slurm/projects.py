@@ -23,7 +23,7 @@ PROFILE = ("--profile", "profiles/slurm")
 # There is no accounting here, and a job takes seconds.
 QUICK = ("--slurm-status-command", "squeue", "--slurm-init-seconds-before-status-checks", "3", "--latency-wait", "10")
 SUBMITTED = r"has been submitted with SLURM jobid (\d+) \(log: .*/rule_(\w+)/"
-TIME_LIMIT_S = 280
+TIME_LIMIT_S = 600
 
 
 def environment_with(plugin: Path, project: Path) -> dict[str, str]:
