@@ -105,6 +105,7 @@ localrules:
     check_evaluation,
     exercise,
     figure,
+    predict,
     summary,
     gate,
     control_table,
