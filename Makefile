@@ -1,7 +1,7 @@
 # make          build everything and print the verdicts
 # make test     the whole test suite       make test-hosts   all tests on several hosts (root, see CONTRIBUTING.md)
 # make check    format, lint and types       make fix   repair what can be repaired
-# make docs     config/README.md             make lock  envs/requirements.lock and envs/environment.yaml
+# make docs     config/README.md             make lock  the locks and environment.yaml in envs/
 
 PYTHON ?= python3
 BIN := .venv/bin

@@ -46,7 +46,7 @@ wildcard_constraints:
 
 onstart:
     experiments.require_alone()
-    experiments.require_ready()
+    experiments.require_ready(is_submitted=not workflow.local_exec)
 
 
 onerror:
@@ -87,3 +87,27 @@ include: "rules/evaluate.smk"
 include: "rules/scaling.smk"
 include: "rules/report.smk"
 include: "rules/controls.smk"
+
+
+# What computes with tensors is not here: it goes to a cluster, where a profile names one.
+localrules:
+    all,
+    report_items,
+    settings,
+    prepare,
+    check_loss,
+    check_parity,
+    check_window,
+    check_zero_window,
+    check_resume,
+    check_replicas,
+    check_checkpoints,
+    check_evaluation,
+    exercise,
+    figure,
+    predict,
+    summary,
+    gate,
+    control_table,
+    control_gate,
+    controls,

@@ -1,7 +1,9 @@
-"""Write requirements.lock and environment.yaml from the ranges in pyproject.toml. Run it by `make lock`.
+"""Write requirements.lock, environment.yaml and slurm.lock from the ranges in pyproject.toml. Run it by `make lock`.
 
 pip resolves the whole set, from nothing, with the pins below. The lock names no build of torch (no "+cpu") and none of
 the packages that only torch's CUDA build needs, since torch pins those itself: one lock serves CPU and GPU machines.
+slurm.lock holds what the extra `slurm` needs besides, in versions that fit. Who has no SLURM does without: its plugin
+asks the cluster whenever Snakemake starts.
 """
 
 import json
@@ -28,9 +30,8 @@ dependencies:
 
 
 def resolve(requirements: list[str]) -> dict[str, str]:
-    pins = [f"{name}=={version}" for name, version in PINS.items()]
     command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet", "--report", "-"]
-    report = json.loads(subprocess.run([*command, *requirements, *pins], check=True, capture_output=True).stdout)
+    report = json.loads(subprocess.run([*command, *requirements], check=True, capture_output=True).stdout)
     found = {}
     for item in report["install"]:
         name = re.sub(r"[-_.]+", "-", item["metadata"]["name"]).lower()
@@ -39,12 +40,19 @@ def resolve(requirements: list[str]) -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
+def write_lock(name: str, versions: dict[str, str]) -> None:
+    (ENVS / name).write_text(HEADER + "".join(f"{name}=={version}\n" for name, version in versions.items()))
+
+
 def main() -> None:
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text())
-    direct = [*project["project"]["dependencies"], *project["project"]["optional-dependencies"]["dev"]]
-    versions = resolve([*direct, *project["build-system"]["requires"]])
-    lock = HEADER + "".join(f"{name}=={version}\n" for name, version in versions.items())
-    (ENVS / "requirements.lock").write_text(lock)
+    extras = project["project"]["optional-dependencies"]
+    direct = [*project["project"]["dependencies"], *extras["dev"]]
+    pins = [f"{name}=={version}" for name, version in PINS.items()]
+    versions = resolve([*direct, *project["build-system"]["requires"], *pins])
+    write_lock("requirements.lock", versions)
+    with_slurm = resolve([*extras["slurm"], "--constraint", str(ENVS / "requirements.lock")])
+    write_lock("slurm.lock", {name: version for name, version in with_slurm.items() if name not in versions})
     names = sorted(re.split(r"[<>=! ]", requirement)[0].lower() for requirement in direct)
     packages = "".join(f"      - {name}=={versions[name]}\n" for name in names)
     (ENVS / "environment.yaml").write_text(HEADER + CONDA + packages)

@@ -16,6 +16,8 @@ rule evaluate:
         "results/{experiment}/benchmarks/evaluate.tsv"
     conda:
         "../envs/environment.yaml"
+    resources:
+        **experiments.resources_of_one_process(),
     message:
         "{wildcards.experiment}: scores of the continuous run, and what its model writes"
     script:

@@ -18,6 +18,8 @@ rule reference:
         "results/{experiment}/benchmarks/reference.tsv"
     conda:
         "../envs/environment.yaml"
+    resources:
+        **experiments.resources_of_one_process(),
     message:
         "{wildcards.experiment}: initial weights and reference gradients, one process"
     script:
@@ -63,7 +65,7 @@ rule gradients:
         "../envs/environment.yaml"
     threads: lambda wildcards: experiments.threads(wildcards.experiment)
     resources:
-        gpu=lambda wildcards: experiments.gpus(wildcards.experiment),
+        **experiments.resources_of_ranks(),
     params:
         launch=lambda wildcards, input: experiments.launch(wildcards.experiment),
     message:

@@ -21,7 +21,7 @@ rule interrupt:
         "../envs/environment.yaml"
     threads: lambda wildcards: experiments.threads(wildcards.experiment)
     resources:
-        gpu=lambda wildcards: experiments.gpus(wildcards.experiment),
+        **experiments.resources_of_ranks(),
     params:
         launch=lambda wildcards, input: experiments.launch(wildcards.experiment),
     message:
@@ -49,7 +49,7 @@ rule continuous:
         "../envs/environment.yaml"
     threads: lambda wildcards: experiments.threads(wildcards.experiment)
     resources:
-        gpu=lambda wildcards: experiments.gpus(wildcards.experiment),
+        **experiments.resources_of_ranks(),
     params:
         launch=lambda wildcards, input: experiments.launch(wildcards.experiment),
     message:
@@ -78,7 +78,7 @@ rule resume:
         "../envs/environment.yaml"
     threads: lambda wildcards: experiments.threads(wildcards.experiment)
     resources:
-        gpu=lambda wildcards: experiments.gpus(wildcards.experiment),
+        **experiments.resources_of_ranks(),
     params:
         launch=lambda wildcards, input: experiments.launch(wildcards.experiment),
         checkpoint=lambda wildcards, input: experiments.interrupted_checkpoint(

@@ -44,6 +44,8 @@ rule scaling:
     conda:
         "../envs/environment.yaml"
     threads: 4096
+    resources:
+        **experiments.resources_to_measure(),
     params:
         launch=lambda wildcards, input: experiments.launch_to_measure(
             wildcards.experiment

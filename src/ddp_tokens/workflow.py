@@ -17,6 +17,13 @@ from ddp_tokens.files import to_json, write_text
 from ddp_tokens.layout import Layout, checkpoint_name
 from ddp_tokens.locks import holders, lock_alone
 from ddp_tokens.prepare import require_preparable
+from ddp_tokens.slurm import (
+    launch_on_hosts,
+    require_engine,
+    resources_of_one_process,
+    resources_of_ranks,
+    resources_to_measure,
+)
 from ddp_tokens.steps import settings_document
 
 CONFIG_FOLDER = Path("config")
@@ -27,6 +34,8 @@ NOT_OVERRIDES = ("experiments",)
 CONTROLS = "controls"
 EVERY_EXPERIMENT = ("all", "report_items")  # the rules that ask for all of them
 CONTROL_WORLD_SIZES = (1, 2, 3, 4)
+RANKS_MAY_ASK = ("gpu", "cpus_per_task", "nodes", "tasks", "mpi", "gres", "tasks_per_gpu")
+Resource = Callable[[Any], int | str | None]
 
 
 class Experiments:
@@ -115,8 +124,9 @@ class Experiments:
         return [corpus.path] if isinstance(corpus, OwnRows | OwnImages) else []
 
     def launch(self, name: str) -> str:
-        """The beginning of a command that starts the experiment's ranks on this host."""
-        return self._launch(name, self.get(name).world_size)
+        """The beginning of a command that starts the experiment's ranks, on this host or on as many as `nodes` says."""
+        experiment = self.get(name)
+        return launch_on_hosts(experiment) if experiment.nodes > 1 else self._launch(name, experiment.world_size)
 
     def launch_to_measure(self, name: str) -> str:
         """The same for the rule `measure`, which starts as many ranks on the CPU as the most that it measures."""
@@ -176,8 +186,25 @@ class Experiments:
                 for path in concluded:
                     Path(path.format(experiment=name)).unlink(missing_ok=True)
 
-    def gpus(self, name: str) -> int:
-        return needed_gpus(self.get(name))
+    def resources_of_ranks(self) -> dict[str, Resource]:
+        """For the `resources:` of a rule that starts an experiment's ranks; likewise the next two."""
+        return self._resources(RANKS_MAY_ASK, resources_of_ranks)
+
+    def resources_of_one_process(self) -> dict[str, Resource]:
+        return self._resources(("gpu", "nodes"), resources_of_one_process)
+
+    def resources_to_measure(self) -> dict[str, Resource]:
+        return self._resources(("cpus_per_task", "slurm_extra"), resources_to_measure)
+
+    def _resources(
+        self, names: Iterable[str], of: Callable[[Experiment], Mapping[str, int | str]]
+    ) -> dict[str, Resource]:
+        """Resource -> what a job has of it. Snakemake leaves out what is None."""
+
+        def asking(resource: str) -> Resource:
+            return lambda wildcards: of(self.get(wildcards.experiment)).get(resource)
+
+        return {name: asking(name) for name in names}
 
     def require_alone(self) -> None:
         """Hold this folder until the process ends. Raises LaunchError when another Snakemake holds it.
@@ -188,16 +215,17 @@ class Experiments:
         if self._lock is None:
             raise LaunchError(f"another snakemake builds in this folder, {holders(LOCK)}: wait until it has ended")
 
-    def require_ready(self) -> None:
-        """Refuse what can't work before the first job touches a file.
+    def require_ready(self, is_submitted: bool = False) -> None:
+        """Refuse what can't work before the first job touches a file. `is_submitted`: jobs with tensors run elsewhere.
 
-        Raises CorpusError or PlanError for rows that prepare would refuse, LaunchError when an experiment needs more
-        GPUs than torch sees, which a process of its own asks torch.
+        Raises CorpusError or PlanError for rows that prepare would refuse, LaunchError when an experiment needs other
+        hosts or more GPUs than torch sees, which a process of its own asks torch.
         """
         for experiment in self._read_so_far.values():
+            require_engine(experiment, is_submitted)
             require_preparable(experiment)
         needed = max(map(needed_gpus, self._read_so_far.values()))
-        if needed and (seen := visible_gpus()) < needed:
+        if not is_submitted and needed and (seen := visible_gpus()) < needed:
             raise LaunchError(
                 f"device cuda needs {needed} GPU{'s' if needed > 1 else ''} (one per rank) and torch sees {seen}: "
                 "lower world_size, or set device to cpu"

@@ -43,6 +43,15 @@ def test_the_lock_names_no_build():
     assert len(LOCK) > len(DIRECT)
 
 
+def test_the_lock_of_slurm_adds_its_plugin_and_changes_nothing():
+    """It is installed beside the other one, by those who have a SLURM; `make` does not."""
+    slurm = pins((PROJECT_ROOT / "envs" / "slurm.lock").read_text().splitlines())
+    [requirement] = [Requirement(text) for text in PROJECT["optional-dependencies"]["slurm"]]
+    assert requirement.specifier.contains(slurm[requirement.name])
+    assert not set(slurm) & set(LOCK)
+    assert "slurm.lock" not in (PROJECT_ROOT / "Makefile").read_text()
+
+
 def test_conda_takes_a_python_that_the_project_supports():
     [python] = [entry for entry in CONDA if isinstance(entry, str) and entry.startswith("python=")]
     assert Requirement(f"python{PROJECT['requires-python']}").specifier.contains(python.removeprefix("python="))

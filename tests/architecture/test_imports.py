@@ -1,6 +1,7 @@
 """The import graph tells the story of the data flow: a room imports only rooms above it."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -55,6 +56,7 @@ ROOMS = [
     "rank_failure",
     "script",
     "prepare",
+    "slurm",
     "workflow",
     "checks",
     "listing",
@@ -212,6 +214,7 @@ def top_level_packages(path):
 
 WITHOUT_TORCH = [
     "ddp_tokens.workflow",
+    "ddp_tokens.slurm",
     "ddp_tokens.prepare",
     "ddp_tokens.steps",
     "ddp_tokens.options",
@@ -267,6 +270,16 @@ def test_no_file_behind_it_imports_torch(module):
 
 TENSOR_SCRIPTS = ("reference", "evaluate", "control_cases")
 SCRIPTS = sorted((PROJECT_ROOT / "workflow_scripts").glob("*.py"))
+
+
+def test_only_what_loads_torch_is_submitted_to_a_cluster():
+    """A queue takes longer than a step without tensors. A rule is local where the Snakefile's `localrules` names it."""
+    rules = "\n".join(path.read_text() for path in (PROJECT_ROOT / "rules").glob("*.smk"))
+    bodies = re.findall(r"^rule (\w+):\n(.*?)(?=^rule |\Z)", rules, flags=re.MULTILINE | re.DOTALL)
+    starts_ranks = {name for name, body in bodies if re.search(r"launch\b.* -m ddp_tokens", body, flags=re.DOTALL)}
+    local = (PROJECT_ROOT / "Snakefile").read_text().split("localrules:")[1].replace(",", " ").split()
+    assert {name for name, _ in bodies} - set(local) == starts_ranks | set(TENSOR_SCRIPTS)
+    assert starts_ranks >= {"gradients", "interrupt", "continuous", "resume", "scaling"}
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)

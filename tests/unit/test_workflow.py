@@ -6,9 +6,11 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from ddp_tokens import workflow
 from ddp_tokens.errors import ConfigError, CorpusError, LaunchError, PlanError
 from ddp_tokens.workflow import (
     Experiments,
@@ -206,6 +208,38 @@ def test_launcher_and_gpus_follow_the_device(configs, settings, command, gpus):
     experiments = Experiments({"experiments": ["tiny"], **settings})
     assert experiments.launch("tiny") == command
     assert needed_gpus(experiments.get("tiny")) == gpus
+
+
+def test_ranks_of_several_hosts_are_started_there_and_measured_here(configs):
+    experiments = Experiments({"experiments": ["tiny"], "nodes": 2, "world_size": 4})
+    assert experiments.launch("tiny").startswith("srun --nodes=2 ")
+    assert experiments.launch_to_measure("tiny") == "python -m ddp_tokens.launch --nproc-per-node=4"
+    assert experiments.launch("controls") == "python -m ddp_tokens.launch --nproc-per-node=2"
+
+
+def test_rules_ask_for_nothing_where_their_experiment_has_none_of_it(configs):
+    """Snakemake leaves out a resource that is None; for the plugin, `mpi` in any form makes a job an MPI job."""
+    wildcards = SimpleNamespace(experiment="tiny")
+
+    def asked(**settings):
+        experiments = Experiments({"experiments": ["tiny"], **settings})
+        return {name: of(wildcards) for name, of in experiments.resources_of_ranks().items()}
+
+    nothing = dict.fromkeys(["nodes", "tasks", "mpi", "gres", "tasks_per_gpu"])
+    assert asked() == {"cpus_per_task": 2, "gpu": 0} | nothing
+    assert {name for name, value in asked(nodes=2, device="cuda").items() if value is None} == {"gpu"}
+
+
+def test_several_hosts_are_refused_where_jobs_run_here(configs):
+    experiments = Experiments({"experiments": ["tiny"], "nodes": 2})
+    with pytest.raises(LaunchError, match="nodes is 2, and this call starts ranks on one host only"):
+        experiments.require_ready()
+    experiments.require_ready(is_submitted=True)
+
+
+def test_a_host_that_only_submits_jobs_needs_no_gpu(configs, monkeypatch):
+    monkeypatch.setattr(workflow, "visible_gpus", lambda: pytest.fail("torch was asked"))
+    Experiments({"experiments": ["tiny"], "device": "cuda", "world_size": 64}).require_ready(is_submitted=True)
 
 
 def test_too_few_gpus_are_refused_with_both_numbers(configs):
