@@ -36,6 +36,8 @@ from ddp_tokens.watching import end_with, snakemake_of
 
 PROGRAM = "ddp_tokens.hosts"
 TRAIN = "ddp_tokens.train"
+# At the end of a run that went well, the host with the store may leave first, which the others would tell at length.
+OF_AGENT = "torch.distributed.elastic.agent.server.api"
 INTERFACE = "GLOO_SOCKET_IFNAME"
 C10D = "c10d_fixed_hosts"  # see fixed_hosts, which imports torch
 THIS_HOST = "127.0.0.1"
@@ -189,7 +191,7 @@ def run(hosts: Hosts, arguments: Sequence[str]) -> int:
     from ddp_tokens import fixed_hosts
 
     fixed_hosts.register()
-    for name in SILENCED_LOGGERS:
+    for name in (*SILENCED_LOGGERS, OF_AGENT):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
         torchrun.run(torchrun.parse_args(arguments))
