@@ -2,8 +2,8 @@
 
 python -m benchmarks.plan_memory [ROWS] [--id-characters 12] [--read]
 
-Makes a file of ROWS rows (10,000,000 when not given) in a temporary folder, where rows, lock and plan go too: 0.3 GB per
-million rows. Each sharding plans as many updates as one epoch has, so that the plan names as many rows as there are.
+Makes a file of ROWS rows (10,000,000 when not given) in a temporary folder, where rows, lock and plan go too, 0.3 GB
+for a million rows. Each sharding plans as many updates as one epoch has: the plan names as many rows as there are.
 With --read, a process of its own reads what was prepared, as each rank does before it trains.
 """
 

@@ -39,11 +39,11 @@ def pools(rows: TrainingRows, world_size: int, sharding: str = BY_LENGTH) -> Seq
     return _split(sorted_indices(len(rows), lambda index: (rows.lengths[index], rows.id(index))), world_size)
 
 
-def sorted_indices(number: int, key: Callable[[int], Any], part: int = 4096) -> "array[int]":
+def sorted_indices(number: int, key: Callable[[int], Any], part: int = 1024) -> "array[int]":
     """0 to `number` - 1 in order of their keys, of which no two are equal.
 
-    There are more keys than fit in memory. So a sample of them cuts the indices into parts of about `part`, and each
-    part is sorted by itself.
+    There may be more keys than fit in memory. So a sample of them, eight for each part, cuts the indices into parts of
+    about `part`, and each part is sorted by itself.
     """
     cuts = sorted(map(key, random.Random(0).sample(range(number), 8 * (number // part))))[4::8]
     parts = [array("I") for _ in range(len(cuts) + 1)]
