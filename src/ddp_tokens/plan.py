@@ -2,7 +2,6 @@
 
 import random
 from array import array
-from bisect import bisect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count, cycle, islice, pairwise
 from pathlib import Path
@@ -36,20 +35,7 @@ def pools(rows: TrainingRows, world_size: int, sharding: str = BY_LENGTH) -> Seq
     """
     if sharding == BY_INDEX:
         return [make_shard(rank, world_size, len(rows)) for rank in range(world_size)]
-    return _split(sorted_indices(len(rows), lambda index: (rows.lengths[index], rows.id(index))), world_size)
-
-
-def sorted_indices(number: int, key: Callable[[int], Any], part: int = 1024) -> "array[int]":
-    """0 to `number` - 1 in order of their keys, of which no two are equal.
-
-    There may be more keys than fit in memory. So a sample of them, eight for each part, cuts the indices into parts of
-    about `part`, and each part is sorted by itself.
-    """
-    cuts = sorted(map(key, random.Random(0).sample(range(number), 8 * (number // part))))[4::8]
-    parts = [array("I") for _ in range(len(cuts) + 1)]
-    for index in range(number):
-        parts[bisect(cuts, key(index))].append(index)
-    return array("I", (index for each in parts for index in sorted(each, key=key)))
+    return _split(rows.in_order_of_length(), world_size)
 
 
 def require_large_pools(rows: int, world_size: int, accumulation: int, batch: int) -> None:

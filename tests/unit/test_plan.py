@@ -25,7 +25,6 @@ from ddp_tokens.plan import (
     pools,
     read_plan,
     repartition,
-    sorted_indices,
     windows_to_compare,
     write_plan,
 )
@@ -56,30 +55,6 @@ def test_every_row_is_in_exactly_one_pool(number, world_size):
 def test_pools_are_in_order_of_length_then_id():
     rows = [make_row("b", 2), make_row("c", 1), make_row("a", 2), make_row("d", 9)]
     assert ids_of_pools(rows, 2) == [["c", "a"], ["b", "d"]]
-
-
-@given(st.lists(st.integers(), unique=True, max_size=60), st.integers(8, 30))
-def test_indices_are_sorted_by_their_keys_whatever_the_size_of_a_part(keys, part):
-    assert list(sorted_indices(len(keys), keys.__getitem__, part)) == sorted(range(len(keys)), key=keys.__getitem__)
-
-
-def test_few_keys_are_in_memory_at_once():
-    """Of 100,000, drawn in an order of their own, parts of about 1000 are sorted."""
-    keys = Random(5).sample(range(10**9), 100_000)
-    alive, most = set(), 0
-
-    class Key(int):
-        def __init__(self, _):
-            nonlocal most
-            alive.add(id(self))
-            most = max(most, len(alive))
-
-        def __del__(self):
-            alive.discard(id(self))
-
-    order = sorted_indices(len(keys), lambda index: Key(keys[index]), 1000)
-    assert [keys[index] for index in order] == sorted(keys)
-    assert 800 < most < 5000
 
 
 def test_two_ranks_split_the_built_in_corpus_at_64_tokens():

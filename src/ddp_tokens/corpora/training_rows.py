@@ -1,7 +1,10 @@
 """What a plan needs of the training rows, in columns: ten million rows fit in memory, which as `Row` objects do not."""
 
+import random
 from array import array
-from collections.abc import Iterable
+from bisect import bisect
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from ddp_tokens.corpora.rows import Row, supervised
 
@@ -36,3 +39,20 @@ class TrainingRows:
 
     def id(self, index: int) -> str:
         return self._ids[self._starts[index] : self._starts[index + 1]].decode(*ENCODING)
+
+    def in_order_of_length(self) -> "array[int]":
+        """All indices, by length and id, shortest first."""
+        return sorted_indices(len(self), lambda index: (self.lengths[index], self.id(index)))
+
+
+def sorted_indices(number: int, key: Callable[[int], Any], part: int = 1024) -> "array[int]":
+    """0 to `number` - 1 in order of their keys, of which no two are equal.
+
+    There may be more keys than fit in memory. So a sample of them, eight for each part, cuts the indices into parts of
+    about `part`, and each part is sorted by itself.
+    """
+    cuts = sorted(map(key, random.Random(0).sample(range(number), 8 * (number // part))))[4::8]
+    parts = [array("I") for _ in range(len(cuts) + 1)]
+    for index in range(number):
+        parts[bisect(cuts, key(index))].append(index)
+    return array("I", (index for each in parts for index in sorted(each, key=key)))

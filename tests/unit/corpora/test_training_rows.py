@@ -1,8 +1,10 @@
+from random import Random
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ddp_tokens.corpora.rows import Row
-from ddp_tokens.corpora.training_rows import ENCODING, TrainingRows
+from ddp_tokens.corpora.training_rows import ENCODING, TrainingRows, sorted_indices
 from tests.helpers import make_row
 
 
@@ -40,3 +42,32 @@ def test_any_id_comes_back(ids):
 @given(IDS)
 def test_the_bytes_of_ids_sort_as_the_ids_do(ids):
     assert sorted(ids) == sorted(ids, key=lambda row_id: row_id.encode(*ENCODING))
+
+
+def test_rows_in_order_of_length_then_id():
+    rows = TrainingRows([make_row("b", 2), make_row("c", 1), make_row("a", 2), make_row("d", 9, units=0)])
+    assert [rows.id(index) for index in rows.in_order_of_length()] == ["c", "a", "b", "d"]
+
+
+@given(st.lists(st.integers(), unique=True, max_size=60), st.integers(8, 30))
+def test_indices_are_sorted_by_their_keys_whatever_the_size_of_a_part(keys, part):
+    assert list(sorted_indices(len(keys), keys.__getitem__, part)) == sorted(range(len(keys)), key=keys.__getitem__)
+
+
+def test_few_keys_are_in_memory_at_once():
+    """Of 100,000, drawn in an order of their own, parts of about 1000 are sorted."""
+    keys = Random(5).sample(range(10**9), 100_000)
+    alive, most = set(), 0
+
+    class Key(int):
+        def __init__(self, _):
+            nonlocal most
+            alive.add(id(self))
+            most = max(most, len(alive))
+
+        def __del__(self):
+            alive.discard(id(self))
+
+    order = sorted_indices(len(keys), lambda index: Key(keys[index]), 1000)
+    assert [keys[index] for index in order] == sorted(keys)
+    assert 800 < most < 5000
