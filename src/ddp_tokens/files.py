@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -63,6 +63,22 @@ def to_json(value: Any, sort_keys: bool = True) -> str:
 
 def write_json(path: Path | str, value: Any) -> None:
     write_text(path, to_json(value))
+
+
+def write_json_list(path: Path | str, document: Mapping[str, Any], field: str, items: Iterable[Any]) -> None:
+    """The bytes that write_json writes of `document` with the list of the items under `field`, which sorts last. The
+    items are written as they come: there may be more than fit in memory.
+    """
+    before, after = to_json({**document, field: []}).rsplit("[]", 1)
+    separator = "["
+    with replacing(path) as stream:
+        stream.write(before.encode())
+        for item in items:
+            indented = to_json(item).rstrip().replace("\n", "\n    ")  # inside a string a line break is written as \\n
+            stream.write(f"{separator}\n    {indented}".encode())
+            separator = ","
+        stream.write(("[]" if separator == "[" else "\n  ]").encode())
+        stream.write(after.encode())
 
 
 def write_json_lines(path: Path | str, records: Iterable[dict[str, Any]]) -> None:

@@ -1,39 +1,41 @@
 """Who computes which rows when. plan[step][rank][microbatch] -> row ids, for every update of the run."""
 
 import random
-from collections.abc import Callable, Mapping, Sequence
-from itertools import cycle, pairwise
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import count, cycle, islice, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ddp_tokens.corpora.rows import Row, supervised_in
+from ddp_tokens.corpora.training_rows import TrainingRows
 from ddp_tokens.errors import PREPARE_AGAIN, PlanError
-from ddp_tokens.files import read_json
+from ddp_tokens.files import read_json, write_json_list
 
 Microbatch = list[str]
 Window = list[list[Microbatch]]
 Plan = list[Window]
+Items = TypeVar("Items", list[str], "array[int]")
 
 PLAN_SEED_OFFSET = 10
 BY_LENGTH, BY_INDEX, BY_EPOCH = "by_length", "by_index", "by_epoch"
 # epoch -> by rank, indices of the rows that it has in that epoch
-Deal = Callable[[int], list[list[int]]]
+Deal = Callable[[int], Sequence[Sequence[int]]]
 
 
-def make_shard(rank: int, world_size: int, rows: Sequence[Row]) -> list[str]:
-    """Ids of the rows whose index modulo `world_size` is `rank`."""
-    return [row.id for index, row in enumerate(rows) if index % world_size == rank]
+def make_shard(rank: int, world_size: int, rows: int) -> range:
+    """The indices whose remainder modulo `world_size` is `rank`."""
+    return range(rank, rows, world_size)
 
 
-def pools(rows: Sequence[Row], world_size: int, sharding: str = BY_LENGTH) -> list[list[str]]:
-    """Split row ids into one pool per rank: in order of length and id, shortest first, or by index.
+def pools(rows: TrainingRows, world_size: int, sharding: str = BY_LENGTH) -> Sequence[Sequence[int]]:
+    """Split the rows' indices into one pool per rank: in order of length and id, shortest first, or by index.
 
     Every row is in exactly one pool; sizes differ by at most one.
     """
     if sharding == BY_INDEX:
-        return [make_shard(rank, world_size, rows) for rank in range(world_size)]
-    ordered = [row.id for row in sorted(rows, key=lambda row: (len(row.labels), row.id))]
-    return _split(ordered, world_size)
+        return [make_shard(rank, world_size, len(rows)) for rank in range(world_size)]
+    return _split(rows.in_order_of_length(), world_size)
 
 
 def require_large_pools(rows: int, world_size: int, accumulation: int, batch: int) -> None:
@@ -48,7 +50,7 @@ def require_large_pools(rows: int, world_size: int, accumulation: int, batch: in
 
 
 def make_plan(
-    rows: Sequence[Row],
+    rows: TrainingRows,
     *,
     seed: int,
     steps: int,
@@ -56,11 +58,11 @@ def make_plan(
     accumulation: int,
     batch: int,
     sharding: str = BY_LENGTH,
-) -> Plan:
+) -> Iterator[Window]:
     """Each rank draws accumulation * batch rows of its pool per window, without replacement inside it, anew in each.
 
     By length, one generator draws for all ranks; by index, rank r has a data seed of its own, seed + r.
-    Raises PlanError when a pool is too small for one window.
+    Raises PlanError when a pool is too small for one window, and at a window without a supervised unit.
     """
     require_large_pools(len(rows), world_size, accumulation, batch)
     of_rank = pools(rows, world_size, sharding)
@@ -69,32 +71,39 @@ def make_plan(
         generators = [random.Random(seed + rank) for rank in range(world_size)]
     else:
         generators = [random.Random(seed + PLAN_SEED_OFFSET)] * world_size
-    plan = []
-    for _ in range(steps):
-        draws = [rng.sample(pool, needed) for rng, pool in zip(generators, of_rank, strict=True)]
-        plan.append([[drawn[i : i + batch] for i in range(0, needed, batch)] for drawn in draws])
-    return plan
+    draws = ([rng.sample(pool, needed) for rng, pool in zip(generators, of_rank, strict=True)] for _ in range(steps))
+    return _windows(draws, rows, batch)
 
 
-def make_epochs(rows: Sequence[Row], deal: Deal, *, steps: int, accumulation: int, batch: int, drop_last: bool) -> Plan:
+def make_epochs(
+    rows: TrainingRows, deal: Deal, *, steps: int, accumulation: int, batch: int, drop_last: bool
+) -> Iterator[Window]:
     """As many windows as there are updates, epoch after epoch; the last epoch may end early.
 
     Without `drop_last` the last window of an epoch holds what is left. A rank that has nothing left takes part in it
     with a microbatch without rows; one that has less, with fewer microbatches or a smaller one.
+    Raises PlanError at a window without a supervised unit.
     """
-    plan: Plan = []
-    epoch = 0
-    while len(plan) < steps:
-        of_ranks = [[rows[index].id for index in indices] for indices in deal(epoch)]
-        plan += _windows(of_ranks, accumulation, batch, drop_last)
-        epoch += 1
-    return plan[:steps]
+    shares = (share for epoch in count() for share in _shares(deal(epoch), accumulation * batch, drop_last))
+    return _windows(islice(shares, steps), rows, batch)
 
 
-def _windows(of_ranks: Sequence[list[str]], accumulation: int, batch: int, drop_last: bool) -> Plan:
-    needed = accumulation * batch
+def _shares(of_ranks: Sequence[Sequence[int]], needed: int, drop_last: bool) -> Iterator[list[Sequence[int]]]:
+    """What each rank has in each window of an epoch: `needed` rows, or what is left."""
     ends = min(map(len, of_ranks)) // needed * needed if drop_last else max(map(len, of_ranks))
-    return [[_microbatches(own[start : start + needed], batch) for own in of_ranks] for start in range(0, ends, needed)]
+    return ([own[start : start + needed] for own in of_ranks] for start in range(0, ends, needed))
+
+
+def _windows(shares: Iterable[Sequence[Sequence[int]]], rows: TrainingRows, batch: int) -> Iterator[Window]:
+    """The rows' ids, by microbatch of each rank."""
+    for number, of_ranks in enumerate(shares, start=1):
+        if not any(rows.supervised[index] for own in of_ranks for index in own):
+            first = next(rows.id(index) for own in of_ranks for index in own)
+            raise PlanError(
+                f"window {number} of the plan, from row '{first}' on, holds no supervised token on any rank, so it has "
+                "no mean: label more rows, or raise batch or accumulation"
+            )
+        yield [_microbatches([rows.id(index) for index in own], batch) for own in of_ranks]
 
 
 def _microbatches(own: list[str], batch: int) -> list[Microbatch]:
@@ -141,7 +150,7 @@ def one_share_each(plan: Plan, world_size: int) -> Plan:
     return [[next(shares) for _ in range(world_size)] for _ in plan]
 
 
-def _split(items: list[str], parts: int) -> list[list[str]]:
+def _split(items: Items, parts: int) -> list[Items]:
     edges = [part * len(items) // parts for part in range(parts + 1)]
     return [items[start:end] for start, end in pairwise(edges)]
 
@@ -160,9 +169,9 @@ def windows_to_compare(plan: Plan, rows: Mapping[str, Row]) -> dict[str, int]:
     return {"first": 0, "most_unequal": spread.index(max(spread))}
 
 
-def plan_document(plan: Plan, settings: Mapping[str, Any], corpus_sha256: str) -> dict[str, Any]:
-    """The content of plan.json: the plan, and what it was made for."""
-    return {"made_for": dict(settings) | {"corpus_sha256": corpus_sha256}, "plan": plan}
+def write_plan(path: Path | str, plan: Iterable[Window], settings: Mapping[str, Any], corpus_sha256: str) -> None:
+    """The plan, and what it was made for."""
+    write_json_list(path, {"made_for": dict(settings) | {"corpus_sha256": corpus_sha256}}, "plan", plan)
 
 
 def planned_steps(path: Path | str) -> int:

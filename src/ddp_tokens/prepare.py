@@ -1,26 +1,25 @@
 """Make or read the corpus, lock it, and write down who computes which rows when."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from ddp_tokens.config import Experiment, OwnImages, OwnRows, VerbGrammar
 from ddp_tokens.corpora import recipe_of_images, rows, vocabulary
 from ddp_tokens.corpora.lock import Tally, write_corpus
-from ddp_tokens.corpora.rows import Row, supervised_in
+from ddp_tokens.corpora.training_rows import TrainingRows
 from ddp_tokens.corpora.verb_grammar import require_enough
 from ddp_tokens.errors import PlanError
-from ddp_tokens.files import read_json, write_json
+from ddp_tokens.files import read_json
 from ddp_tokens.plan import (
     BY_EPOCH,
     BY_INDEX,
-    Plan,
-    counts_per_rank,
+    Window,
     make_epochs,
     make_plan,
-    plan_document,
     pools,
     require_large_pools,
+    write_plan,
 )
 from ddp_tokens.sampler import sampler
 from ddp_tokens.steps import PLAN_FIELDS, dump
@@ -49,22 +48,15 @@ def require_preparable(experiment: Experiment) -> None:
 def prepare(experiment: Experiment, rows_path: Path, lock_path: Path, plan_path: Path) -> None:
     """Sharded by index or by epoch, the log says what each rank holds.
 
-    Raises CorpusError at the first row that is refused, PlanError when a pool is too small for a window.
+    Rows and windows are written as they are made: memory holds the columns of TrainingRows, whatever rows hold.
+    Raises CorpusError at the first row that is refused, PlanError when a pool is too small for a window or a window
+    holds no supervised token.
     """
     corpus, seed = experiment.corpus, experiment.seed
     words, images = vocabulary(corpus, seed), recipe_of_images(corpus, seed)
     training = write_corpus(rows(corpus, seed), corpus, rows_path, lock_path, words, images)
-    plan = plan_of(experiment, training)
-    by_id = {row.id: row for row in training}
-    for number, window in enumerate(plan, start=1):
-        if not any(counts_per_rank(window, by_id)):
-            first = next(row_id for of_rank in window for microbatch in of_rank for row_id in microbatch)
-            raise PlanError(
-                f"window {number} of the plan, from row '{first}' on, holds no supervised token on any rank, so it has "
-                "no mean: label more rows, or raise batch or accumulation"
-            )
     settings = {name: value for name, value in dump(experiment).items() if name in PLAN_FIELDS}
-    write_json(plan_path, plan_document(plan, settings, read_json(lock_path)["corpus_sha256"]))
+    write_plan(plan_path, plan_of(experiment, training), settings, read_json(lock_path)["corpus_sha256"])
     if experiment.sharding == BY_INDEX:
         for line in _shards(training, experiment.world_size):
             log.info(line)
@@ -73,8 +65,8 @@ def prepare(experiment: Experiment, rows_path: Path, lock_path: Path, plan_path:
             log.info(line)
 
 
-def plan_of(experiment: Experiment, training: Sequence[Row]) -> Plan:
-    """Raises PlanError when there are too few rows for a window."""
+def plan_of(experiment: Experiment, training: TrainingRows) -> Iterator[Window]:
+    """Raises PlanError when there are too few rows for a window, and at a window without a supervised token."""
     if experiment.sharding == BY_EPOCH:
         require_preparable_epochs(experiment, len(training))
         deal = sampler(len(training), experiment.world_size, experiment.seed, experiment.drop_last)
@@ -104,13 +96,12 @@ def require_preparable_epochs(experiment: Experiment, training_rows: int) -> Non
         raise PlanError(str(error)) from None
 
 
-def _shards(training: Sequence[Row], world_size: int) -> Iterator[str]:
+def _shards(training: TrainingRows, world_size: int) -> Iterator[str]:
     """A line per rank: how much it draws from, and the first of it, by which a reader sees that ranks differ."""
-    by_id = {row.id: row for row in training}
-    for rank, pool in enumerate(pools(training, world_size, BY_INDEX)):
-        shard = [by_id[row_id] for row_id in pool]
-        first = shard[0].text or shard[0].id
-        yield f"rank {rank}: {len(shard)} rows, {supervised_in(shard):,} supervised units, first '{first}'"
+    for rank, shard in enumerate(pools(training, world_size, BY_INDEX)):
+        first = training.texts.get(shard[0]) or training.id(shard[0])
+        units = sum(training.supervised[index] for index in shard)
+        yield f"rank {rank}: {len(shard)} rows, {units:,} supervised units, first '{first}'"
 
 
 def _shares(experiment: Experiment, rows: int) -> Iterator[str]:

@@ -3,31 +3,25 @@
 torch is imported where it is used: preparing an experiment that has no epochs does without it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-Deal = Callable[[int], list[list[int]]]
+Deal = Callable[[int], list[Sequence[int]]]
 
 
 def sampler(rows: int, world_size: int, seed: int, drop_last: bool) -> Deal:
     """epoch -> by rank, indices of rows: each row once, ranks differ by at most one; with `drop_last` by none.
 
-    Where rows do not divide evenly the sampler repeats some, so that all ranks have as many. Rank r holds the positions
-    r, r + W, r + 2W and so on of the order that is dealt; what it has from position `rows` on is such a repetition, and
-    is left out here: no row counts twice.
+    Rank r holds the positions r, r + W, r + 2W and so on of the epoch's order, which is DistributedSampler's: the
+    permutation of torch's generator of seed + epoch. Where rows do not divide evenly DistributedSampler repeats some,
+    so that all ranks have as many; these repetitions are left out here: no row counts twice. DistributedSampler itself
+    makes a Python list of all rows for each rank, five times as large as the tensor that is dealt here.
     """
-    from torch.utils.data import DistributedSampler
+    import torch
 
-    samplers = [
-        DistributedSampler(range(rows), world_size, rank, shuffle=True, seed=seed, drop_last=drop_last)
-        for rank in range(world_size)
-    ]
+    end = rows // world_size * world_size if drop_last else rows
 
-    def deal(epoch: int) -> list[list[int]]:
-        dealt = []
-        for rank, of_rank in enumerate(samplers):
-            of_rank.set_epoch(epoch)
-            own = list(of_rank)
-            dealt.append(own[: len(range(rank, rows, world_size))])
-        return dealt
+    def deal(epoch: int) -> list[Sequence[int]]:
+        order = torch.randperm(rows, generator=torch.Generator().manual_seed(seed + epoch))
+        return [memoryview(order[rank:end:world_size].numpy()) for rank in range(world_size)]
 
     return deal

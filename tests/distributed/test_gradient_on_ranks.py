@@ -10,6 +10,7 @@ import torch
 
 from ddp_tokens.config_reading import load_experiment
 from ddp_tokens.corpora.rows import Row, supervised_in
+from ddp_tokens.corpora.training_rows import TrainingRows
 from ddp_tokens.determinism import make_deterministic
 from ddp_tokens.distributed import wrap_for_ddp
 from ddp_tokens.inputs import initial_model, read_prepared
@@ -50,7 +51,7 @@ def compare_formulas(world: World, config: str, root: str, accumulation: int) ->
     at = Layout(Path(root))
     make_deterministic(1)
     prepared_ = read_prepared(experiment, at)
-    training = [row for row in prepared_.rows.values() if row.split == "train"]
+    training = TrainingRows(row for row in prepared_.rows.values() if row.split == "train")
     plan = make_plan(training, seed=1, steps=20, world_size=world.size, accumulation=accumulation, batch=2)
     windows = [[[[prepared_.rows[i] for i in ids] for ids in of_rank] for of_rank in window] for window in plan]
     shares = max(windows, key=different_counts)

@@ -15,6 +15,7 @@ from ddp_tokens.files import (
     to_json,
     write_json,
     write_json_lines,
+    write_json_list,
     write_text,
 )
 
@@ -143,3 +144,24 @@ def test_json_that_to_json_never_writes_is_refused(tmp_path, text, problem):
     (tmp_path / "some.jsonl").write_text(text + "\n")
     with pytest.raises(EvidenceError, match=rf"some\.jsonl, line 1: not valid JSON .*{problem}"):
         read_json_lines(tmp_path / "some.jsonl")
+
+
+NESTED = ([], [[["a"], []], [["line\nbreak, \u2028 and \ud800"]]], {"b": 1, "a": [1, 2]}, "text", 1.5)
+
+
+@pytest.mark.parametrize("items", [(), NESTED[:1], NESTED])
+def test_a_list_is_written_item_by_item_as_it_would_be_at_once(tmp_path, items):
+    before = {"first": {"b": ["]", "[]"], "a": 2}, "empty": []}
+    write_json_list(tmp_path / "list.json", before, "plan", iter(items))
+    write_json(tmp_path / "whole.json", before | {"plan": list(items)})
+    assert (tmp_path / "list.json").read_bytes() == (tmp_path / "whole.json").read_bytes()
+
+
+def test_an_item_that_cannot_be_made_leaves_no_list(tmp_path):
+    def items():
+        yield "a"
+        raise RuntimeError("no more")
+
+    with pytest.raises(RuntimeError, match="no more"):
+        write_json_list(tmp_path / "list.json", {}, "plan", items())
+    assert list(tmp_path.iterdir()) == []

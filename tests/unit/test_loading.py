@@ -13,6 +13,7 @@ from ddp_tokens.config import Images
 from ddp_tokens.corpora.images import make, recipe
 from ddp_tokens.corpora.pixels import open_images
 from ddp_tokens.corpora.rows import Row
+from ddp_tokens.corpora.training_rows import TrainingRows
 from ddp_tokens.errors import CorpusError
 from ddp_tokens.loading import Batches, Loading, windows_of_rank
 from ddp_tokens.plan import make_epochs
@@ -26,7 +27,8 @@ PIXELS = open_images(recipe(CORPUS, 3))
 TRAINING = [Row.from_record(row.record(), PIXELS) for row in make(CORPUS, 3) if row.split == "train"]
 ROWS = {row.id: row for row in TRAINING}
 # 9 rows on 2 ranks, 2 x 2 per window: 5 and 4, so rank 1 has nothing left in the second window of an epoch.
-PLAN = make_epochs(TRAINING, sampler(9, 2, 0, False), steps=4, accumulation=2, batch=2, drop_last=False)
+DEAL = sampler(9, 2, 0, False)
+PLAN = list(make_epochs(TrainingRows(TRAINING), DEAL, steps=4, accumulation=2, batch=2, drop_last=False))
 
 
 def windows(first=1, until=4, rank=0, **loading):

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from ddp_tokens.config import GeneratedCorpus
 from ddp_tokens.corpora.generated import make
 from ddp_tokens.corpora.rows import supervised_in
+from ddp_tokens.corpora.training_rows import TrainingRows
 from ddp_tokens.errors import EvidenceError, PlanError
-from ddp_tokens.files import to_json, write_json
+from ddp_tokens.files import to_json
 from ddp_tokens.plan import (
     BY_INDEX,
     BY_LENGTH,
@@ -20,12 +21,12 @@ from ddp_tokens.plan import (
     make_shard,
     microbatches_of,
     one_share_each,
-    plan_document,
     planned_steps,
     pools,
     read_plan,
     repartition,
     windows_to_compare,
+    write_plan,
 )
 from tests.helpers import make_row
 
@@ -34,13 +35,18 @@ BY_ID = {row.id: row for row in ROWS}
 
 
 def plan_of(rows=ROWS, **changes):
-    return make_plan(rows, **({"seed": 1, "steps": 5, "world_size": 2, "accumulation": 2, "batch": 3} | changes))
+    how = {"seed": 1, "steps": 5, "world_size": 2, "accumulation": 2, "batch": 3} | changes
+    return list(make_plan(TrainingRows(rows), **how))
+
+
+def ids_of_pools(rows, world_size, sharding=BY_LENGTH):
+    return [[rows[index].id for index in pool] for pool in pools(TrainingRows(rows), world_size, sharding)]
 
 
 @given(st.integers(0, 40), st.integers(1, 6))
 def test_every_row_is_in_exactly_one_pool(number, world_size):
     rows = [make_row(f"r{index}", length=1 + index % 5) for index in range(number)]
-    parts = pools(rows, world_size)
+    parts = ids_of_pools(rows, world_size)
     assert sorted(row_id for part in parts for row_id in part) == sorted(row.id for row in rows)
     assert len(parts) == world_size
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
@@ -48,14 +54,14 @@ def test_every_row_is_in_exactly_one_pool(number, world_size):
 
 def test_pools_are_in_order_of_length_then_id():
     rows = [make_row("b", 2), make_row("c", 1), make_row("a", 2), make_row("d", 9)]
-    assert pools(rows, 2) == [["c", "a"], ["b", "d"]]
+    assert ids_of_pools(rows, 2) == [["c", "a"], ["b", "d"]]
 
 
 def test_two_ranks_split_the_built_in_corpus_at_64_tokens():
     """512 training rows have 16 to 64 tokens and 512 have 65 to 128, so the halves in order of length are these."""
     rows = [row for row in make(GeneratedCorpus(), 17) if row.split == "train"]
     length = {row.id: len(row.tokens) for row in rows}
-    short, long = pools(rows, 2)
+    short, long = ids_of_pools(rows, 2)
     assert (len(short), len(long)) == (512, 512)
     assert max(length[row_id] for row_id in short) == 64
     assert min(length[row_id] for row_id in long) == 65
@@ -64,7 +70,7 @@ def test_two_ranks_split_the_built_in_corpus_at_64_tokens():
 @given(st.integers(1, 4), st.integers(1, 3), st.integers(1, 2), st.integers(0, 9))
 def test_the_shape_and_the_draws_of_a_plan(world_size, accumulation, batch, seed):
     plan = plan_of(seed=seed, world_size=world_size, accumulation=accumulation, batch=batch)
-    of_rank = [set(pool) for pool in pools(ROWS, world_size)]
+    of_rank = [set(pool) for pool in ids_of_pools(ROWS, world_size)]
     assert len(plan) == 5
     for window in plan:
         assert len(window) == world_size
@@ -91,7 +97,7 @@ def test_the_same_seed_makes_the_same_plan_and_another_seed_another():
 
 def test_the_draws_of_a_seed_are_these():
     """Each window draws for rank 0 first. The generator is part of the format: another would change every result."""
-    rng, of_rank = Random(1 + 10), pools(ROWS, 2)
+    rng, of_rank = Random(1 + 10), ids_of_pools(ROWS, 2)
     for window in plan_of(seed=1):
         for microbatches, pool in zip(window, of_rank, strict=True):
             assert [row_id for microbatch in microbatches for row_id in microbatch] == rng.sample(pool, 6)
@@ -134,7 +140,8 @@ def seven_dealt(epoch):
 
 
 def epochs_of(deal=seven_dealt, **changes):
-    return make_epochs(SEVEN, deal, **({"steps": 4, "accumulation": 1, "batch": 2, "drop_last": False} | changes))
+    how = {"steps": 4, "accumulation": 1, "batch": 2, "drop_last": False} | changes
+    return list(make_epochs(TrainingRows(SEVEN), deal, **how))
 
 
 def test_epochs_by_hand():
@@ -169,6 +176,27 @@ def test_a_rank_that_has_nothing_left_has_a_microbatch_without_rows():
     assert epochs_of(lambda epoch: [[0, 2, 4], [1, 3]], steps=2) == [[[["a", "c"]], [["b", "d"]]], [[["e"]], [[]]]]
 
 
+def test_a_window_without_a_supervised_unit_is_refused_by_its_number_and_first_row():
+    """The second window holds c and b, of which nothing counts; the first is made before."""
+    rows = TrainingRows([make_row("a", 3), make_row("b", 2, units=0), make_row("c", 2, units=0), make_row("d", 1)])
+    plan = make_epochs(rows, lambda epoch: [[0, 2], [3, 1]], steps=2, accumulation=1, batch=1, drop_last=False)
+    assert next(plan) == [[["a"]], [["d"]]]
+    sentence = (
+        "window 2 of the plan, from row 'c' on, holds no supervised token on any rank, so it has no mean: "
+        "label more rows, or raise batch or accumulation"
+    )
+    with pytest.raises(PlanError) as refusal:
+        next(plan)
+    assert str(refusal.value) == sentence
+
+
+def test_a_first_rank_without_a_row_is_not_where_an_empty_window_begins():
+    rows = TrainingRows([make_row("a", 3, units=0)])
+    plan = make_epochs(rows, lambda epoch: [[], [0]], steps=1, accumulation=1, batch=1, drop_last=False)
+    with pytest.raises(PlanError, match="from row 'a' on"):
+        next(plan)
+
+
 def test_counts_per_rank_count_supervised_units_only():
     rows = {"a": make_row("a", 5, units=2), "b": make_row("b", 3), "c": make_row("c", 4, units=0)}
     assert counts_per_rank([[["a"], ["b"]], [["c"]]], rows) == [5, 0]
@@ -186,7 +214,7 @@ SETTINGS = {"seed": 1, "world_size": 2}
 @pytest.fixture
 def plan_file(tmp_path):
     path = tmp_path / "plan.json"
-    write_json(path, plan_document([[[["a"]], [["b"]]]], SETTINGS, corpus_sha256="abc"))
+    write_plan(path, [[[["a"]], [["b"]]]], SETTINGS, corpus_sha256="abc")
     return path
 
 
@@ -196,7 +224,7 @@ def test_reads_back_what_was_written(plan_file):
 
 def test_a_plan_tells_how_many_updates_it_was_made_for(tmp_path):
     path = tmp_path / "plan.json"
-    write_json(path, plan_document([[[["a"]], [["b"]]]], SETTINGS | {"steps": 7}, corpus_sha256="abc"))
+    write_plan(path, [[[["a"]], [["b"]]]], SETTINGS | {"steps": 7}, corpus_sha256="abc")
     assert planned_steps(path) == 7
     with pytest.raises(PlanError, match=r"none.json does not exist: run prepare first"):
         planned_steps(tmp_path / "none.json")
@@ -285,17 +313,17 @@ def test_a_plan_is_dealt_window_by_window():
 def test_a_shard_holds_every_world_size_th_row():
     """Indices 0 to 6 modulo 3; neither lengths nor ids decide."""
     rows = [make_row(row_id, length) for row_id, length in zip("gfedcba", (9, 1, 5, 2, 7, 3, 4), strict=True)]
-    assert [make_shard(rank, 3, rows) for rank in range(3)] == [["g", "d", "a"], ["f", "c"], ["e", "b"]]
-    assert make_shard(0, 1, rows) == list("gfedcba")
-    assert make_shard(2, 3, rows[:2]) == []
+    assert [list(make_shard(rank, 3, 7)) for rank in range(3)] == [[0, 3, 6], [1, 4], [2, 5]]
+    assert ids_of_pools(rows, 3, BY_INDEX) == [["g", "d", "a"], ["f", "c"], ["e", "b"]]
+    assert ids_of_pools(rows, 1, BY_INDEX) == [list("gfedcba")]
+    assert list(make_shard(2, 3, 2)) == []
 
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9)), max_size=40), st.integers(1, 6))
 def test_shards_do_not_overlap_and_cover_everything(shapes, world_size):
     """`shapes`: tokens of each row, and how many of them are supervised at most."""
     rows = [make_row(f"r{i}", length, units=min(length, units)) for i, (length, units) in enumerate(shapes)]
-    by_id = {row.id: row for row in rows}
-    shards = [[by_id[row_id] for row_id in make_shard(rank, world_size, rows)] for rank in range(world_size)]
+    shards = [[rows[index] for index in make_shard(rank, world_size, len(rows))] for rank in range(world_size)]
     for one in range(world_size):
         for other in range(one):
             assert not set(shards[one]) & set(shards[other])
@@ -308,8 +336,10 @@ def test_shards_do_not_overlap_and_cover_everything(shapes, world_size):
 
 
 def test_the_pools_of_sharding_by_index_are_the_shards():
-    assert pools(ROWS, 3, BY_INDEX) == [make_shard(rank, 3, ROWS) for rank in range(3)]
-    assert pools(ROWS, 3, BY_INDEX) != pools(ROWS, 3, BY_LENGTH) == pools(ROWS, 3)
+    rows = TrainingRows(ROWS)
+    assert pools(rows, 3, BY_INDEX) == [make_shard(rank, 3, 24) for rank in range(3)]
+    assert ids_of_pools(ROWS, 3, BY_INDEX) != ids_of_pools(ROWS, 3, BY_LENGTH)
+    assert pools(rows, 3, BY_LENGTH) == pools(rows, 3)
 
 
 def test_sharded_by_index_a_rank_draws_by_a_seed_of_its_own():
@@ -319,7 +349,7 @@ def test_sharded_by_index_a_rank_draws_by_a_seed_of_its_own():
     rank r's shard is row 2 i + r, which is 2, 4 and 0, 6 on rank 0; 9, 5 and 5, 1 on rank 1.
     """
     rows = [make_row(f"{index}", 1) for index in range(10)]
-    plan = make_plan(rows, seed=4, steps=2, world_size=2, accumulation=2, batch=1, sharding=BY_INDEX)
+    plan = plan_of(rows, seed=4, steps=2, accumulation=2, batch=1, sharding=BY_INDEX)
     first = [[["2"], ["4"]], [["9"], ["5"]]]
     second = [[["0"], ["6"]], [["5"], ["1"]]]
     assert plan == [first, second]
@@ -329,7 +359,7 @@ def test_sharded_by_index_a_rank_draws_by_a_seed_of_its_own():
 def test_the_draws_of_a_rank_do_not_depend_on_other_ranks_draws(world_size):
     plan = plan_of(seed=7, world_size=world_size, sharding=BY_INDEX)
     for rank in range(world_size):
-        rng, shard = Random(7 + rank), make_shard(rank, world_size, ROWS)
+        rng, shard = Random(7 + rank), ids_of_pools(ROWS, world_size, BY_INDEX)[rank]
         for window in plan:
             drawn = [row_id for microbatch in window[rank] for row_id in microbatch]
             assert drawn == rng.sample(shard, 6)
@@ -348,11 +378,12 @@ def test_a_shard_that_is_too_small_is_refused():
 def test_a_plan_by_length_keeps_its_bytes():
     """SHA-256 of the plan of the built-in corpus before sharding could be chosen; every published result came of it."""
     training = [row for row in make(GeneratedCorpus(), 17) if row.split == "train"]
-    plan = make_plan(training, seed=17, steps=100, world_size=2, accumulation=2, batch=8)
+    how = {"seed": 17, "steps": 100, "world_size": 2, "accumulation": 2, "batch": 8}
+    plan = plan_of(training, **how)
     assert (
         sha256(to_json(plan).encode()).hexdigest() == "af8a22dc29d1f3a6fabcaa592f9e3fc8166559ac9f2db9e792a73501312c1f8c"
     )
-    assert make_plan(training, seed=17, steps=100, world_size=2, accumulation=2, batch=8, sharding=BY_LENGTH) == plan
+    assert plan_of(training, sharding=BY_LENGTH, **how) == plan
 
 
 def test_each_process_gets_the_share_of_one_rank_in_turn():

@@ -7,21 +7,21 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, DistributedSampler
 
 from ddp_tokens.corpora.rows import Row
+from ddp_tokens.corpora.training_rows import TrainingRows
 from ddp_tokens.epochs import windows_per_epoch
 from ddp_tokens.plan import make_epochs
 from ddp_tokens.sampler import sampler
 
 
 def numbered(number):
-    return [Row(f"{index}", "train", (0,), (0,)) for index in range(number)]
+    return TrainingRows(Row(f"{index}", "train", (0,), (0,)) for index in range(number))
 
 
 def planned(rows, world_size, *, epochs=1, accumulation=1, batch=1, seed=0, drop_last=False):
     windows = windows_per_epoch(rows, world_size, accumulation * batch, drop_last)
     deal = sampler(rows, world_size, seed, drop_last)
-    return make_epochs(
-        numbered(rows), deal, steps=epochs * windows, accumulation=accumulation, batch=batch, drop_last=drop_last
-    )
+    how = {"steps": epochs * windows, "accumulation": accumulation, "batch": batch, "drop_last": drop_last}
+    return list(make_epochs(numbered(rows), deal, **how))
 
 
 def indices(plan, rank):
@@ -130,7 +130,17 @@ def test_a_run_may_end_inside_an_epoch():
     assert len(whole) == 9
     for steps in (1, 4, 9):
         part = make_epochs(numbered(21), deal, steps=steps, accumulation=1, batch=4, drop_last=False)
-        assert part == whole[:steps]
+        assert list(part) == whole[:steps]
+
+
+@given(st.integers(1, 60), st.integers(1, 5), st.integers(0, 9), st.integers(0, 3), st.booleans())
+def test_the_order_of_an_epoch_is_the_samplers(rows, world_size, seed, epoch, drop_last):
+    """But for what it repeats, which is a rank's last."""
+    dealt = sampler(rows, world_size, seed, drop_last)(epoch)
+    for rank in range(world_size):
+        torchs = DistributedSampler(range(rows), world_size, rank, seed=seed, drop_last=drop_last)
+        torchs.set_epoch(epoch)
+        assert list(dealt[rank]) == list(torchs)[: len(range(rank, rows, world_size))]
 
 
 def test_another_seed_deals_another_order():

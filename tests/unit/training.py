@@ -6,6 +6,7 @@ from ddp_tokens.checkpoint import TrainingState
 from ddp_tokens.config import GeneratedCorpus, Sgd, Transformer
 from ddp_tokens.corpora.generated import make
 from ddp_tokens.corpora.lock import Shape
+from ddp_tokens.corpora.training_rows import TrainingRows
 from ddp_tokens.determinism import seed_rank
 from ddp_tokens.generators import read_generators
 from ddp_tokens.plan import make_plan
@@ -18,7 +19,7 @@ from tests.helpers import TINY_CORPUS, TINY_MODEL
 ROWS = {row.id: row for row in make(GeneratedCorpus(**TINY_CORPUS), 17)}
 TRAINING = [row for row in ROWS.values() if row.split == "train"]
 SHAPE = Shape(vocabulary=4, classes=4, positions=8)
-PLAN = make_plan(TRAINING, seed=17, steps=6, world_size=1, accumulation=1, batch=2)
+PLAN = list(make_plan(TrainingRows(TRAINING), seed=17, steps=6, world_size=1, accumulation=1, batch=2))
 
 
 def tiny_model(dtype=torch.float32, seed=0, **changes):

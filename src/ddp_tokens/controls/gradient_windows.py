@@ -10,10 +10,9 @@ from ddp_tokens.config import GeneratedCorpus, Images, ResNet
 from ddp_tokens.corpora import images
 from ddp_tokens.corpora.lock import read_lock, write_corpus
 from ddp_tokens.corpora.rows import UNSUPERVISED, Row
-from ddp_tokens.files import write_json
 from ddp_tokens.formulas import RIGHT, Formula, WindowFacts, alike_on, excluded_by, possible_on, window_facts
 from ddp_tokens.layout import Layout
-from ddp_tokens.plan import Plan, plan_document
+from ddp_tokens.plan import Plan, write_plan
 
 # units[rank][microbatch][row]
 Units = list[list[list[int]]]
@@ -157,7 +156,7 @@ def prepare_case(case: Case, corpus: GeneratedCorpus, at: Layout) -> None:
             break
     recipe = images.recipe(own, IMAGES_SEED) if isinstance(own, Images) else None
     write_corpus(rows, own, at.rows, at.lock, images=recipe)
-    write_json(at.plan, plan_document(plan, {}, read_lock(at.rows, at.lock)["corpus_sha256"]))
+    write_plan(at.plan, plan, {}, read_lock(at.rows, at.lock)["corpus_sha256"])
 
 
 def _drawn_rows(case: Case, make: MakeRow, rng: random.Random) -> tuple[list[Row], Plan]:

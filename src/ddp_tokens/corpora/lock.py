@@ -8,6 +8,7 @@ from typing import Any
 from ddp_tokens.config import Corpus, GeneratedCorpus, OwnImages, OwnRows
 from ddp_tokens.corpora import own_images
 from ddp_tokens.corpora.rows import SPLITS, UNSUPERVISED, Row, supervised
+from ddp_tokens.corpora.training_rows import TrainingRows
 from ddp_tokens.errors import PREPARE_AGAIN, CorpusError
 from ddp_tokens.files import json_line, read_json, read_json_lines, replacing, sha256, write_json
 
@@ -68,20 +69,21 @@ def write_corpus(
     lock_path: Path | str,
     vocabulary: Sequence[str] | None = None,
     images: Mapping[str, Any] | None = None,
-) -> list[Row]:
-    """Write rows and lock; return the training rows. One pass; nothing is written when a row is refused.
+) -> TrainingRows:
+    """Write rows and lock; return what a plan needs of the training rows. One pass, row by row; nothing is written when
+    a row is refused.
 
     `vocabulary`: the words behind the tokens, by token, where there are any. `images`: where rows are images, how they
     are made or read, and their `shape`; see `pixels.open_images`.
     """
     tally = Tally()
-    training = []
+    training = TrainingRows()
     with replacing(rows_path) as stream:
         for row in rows:
             stream.write(json_line(row.record()).encode())
             tally.add(row)
             if row.split == "train":
-                training.append(row)
+                training.add(row)
         tally.require_supervised(corpus)
     shape = images["shape"] if images else vars(_shape(corpus, tally.measured))
     lock: dict[str, Any] = {"corpus_sha256": sha256(rows_path), "counts": tally.counts, "shape": shape}

@@ -2,9 +2,11 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from typing import Any
 
 from ddp_tokens.config import OwnRows
+from ddp_tokens.corpora.known_ids import KnownIds
 from ddp_tokens.corpora.rows import SPLITS, UNSUPERVISED, Row, next_tokens
 from ddp_tokens.errors import CorpusError
 
@@ -38,18 +40,22 @@ def vocabulary(corpus: OwnRows) -> list[str] | None:
 
 def _read(corpus: OwnRows, numbers: dict[str, int]) -> Iterator[Row]:
     """Each string that is a token gets its number in `numbers`."""
-    seen: set[str] = set()
+    known = KnownIds()
     kinds: set[str] = set()
     for where, record in _records(corpus.path, fields_of(corpus)):
         try:
-            row_id = _checked_id(record, seen, fields_of(corpus))
+            row_id = _checked_id(record, fields_of(corpus))
+            if known.add(row_id) and _stands_before(where, row_id, corpus):
+                raise ValueError(f"duplicate id '{row_id}'; every row needs its own")
+            if record["split"] not in SPLITS:
+                raise ValueError(f"split {record['split']!r} is not one of {', '.join(SPLITS)} (id '{row_id}')")
             where = f"{where}, id '{row_id}'"
             tokens = _checked_tokens(record["tokens"], numbers, kinds)
             labels = _labels(record, tokens, corpus)
         except ValueError as error:
             raise CorpusError(f"{where}: {error}") from None
         yield Row(row_id, record["split"], tokens, labels)
-    if not seen:
+    if not known:
         raise CorpusError(f"{corpus.path} holds no row")
 
 
@@ -83,7 +89,7 @@ def _labels(record: dict[str, Any], tokens: tuple[int, ...], corpus: OwnRows) ->
     return next_tokens(tokens)
 
 
-def _checked_id(record: dict[str, Any], seen: set[str], fields: Sequence[str]) -> str:
+def _checked_id(record: dict[str, Any], fields: Sequence[str]) -> str:
     row_id = record.get("id")
     if not isinstance(row_id, str) or not row_id:
         raise ValueError(f"the field id must be a non-empty string, not {row_id!r}")
@@ -94,12 +100,13 @@ def _checked_id(record: dict[str, Any], seen: set[str], fields: Sequence[str]) -
         if unknown == ["labels"] and not missing:
             problem += ", since corpus.labels says next_token: leave one of them out"
         raise ValueError(f"{problem} (id '{row_id}')")
-    if row_id in seen:
-        raise ValueError(f"duplicate id '{row_id}'; every row needs its own")
-    if record["split"] not in SPLITS:
-        raise ValueError(f"split {record['split']!r} is not one of {', '.join(SPLITS)} (id '{row_id}')")
-    seen.add(row_id)
     return row_id
+
+
+def _stands_before(where: str, row_id: str, corpus: OwnRows) -> bool:
+    """Whether an earlier row than the one at `where` has this id."""
+    earlier = takewhile(lambda each: each[0] != where, _records(corpus.path, fields_of(corpus)))
+    return any(record["id"] == row_id for _, record in earlier)
 
 
 def _checked_tokens(tokens: Any, numbers: dict[str, int], kinds: set[str]) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ import re
 import pytest
 
 from ddp_tokens.config import OwnRows
-from ddp_tokens.corpora import rows, vocabulary
+from ddp_tokens.corpora import known_ids, rows, vocabulary
 from ddp_tokens.corpora.own_rows import read
 from ddp_tokens.errors import CorpusError
 from tests.helpers import record, write_lines
@@ -107,6 +107,26 @@ def test_a_bad_row_is_refused_by_file_line_and_id(tmp_path, row, problem):
     assert f"{tmp_path}/mine.jsonl, line 2" in message
     if isinstance(row.get("id"), str):
         assert f"id '{row['id']}'" in message or not row["id"]
+
+
+def test_ids_that_only_share_their_hash_are_no_duplicates(tmp_path, monkeypatch):
+    """All of them share it here, so that each is looked for among the rows above it."""
+    monkeypatch.setattr(known_ids, "hash", lambda row_id: 7, raising=False)
+    path = tmp_path / "mine.jsonl"
+    write_lines(path, record("a"), "", record("b"), record("c"))
+    assert [row.id for row in read(OwnRows(path=str(path)))] == ["a", "b", "c"]
+    write_lines(path, record("a"), "", record("b"), record("c"), record("b"))
+    with pytest.raises(CorpusError) as refusal:
+        list(read(OwnRows(path=str(path))))
+    assert str(refusal.value) == f"{path}, line 5: duplicate id 'b'; every row needs its own"
+
+
+def test_of_two_faults_the_first_is_told(tmp_path):
+    """A duplicate before broken JSON, and a wrong split of a row whose id is a duplicate too."""
+    with pytest.raises(CorpusError, match="line 2: duplicate id 'a'"):
+        read_lines(tmp_path, record("a"), record("a"), "{")
+    with pytest.raises(CorpusError, match="line 2: duplicate id 'a'"):
+        read_lines(tmp_path, record("a"), record("a", split="dev"))
 
 
 def test_a_label_outside_the_given_classes_is_refused(tmp_path):
