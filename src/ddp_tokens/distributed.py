@@ -132,6 +132,11 @@ def telling(progress: Progress) -> Iterator[None]:
         _progress.reset(before)
 
 
+def progress_told() -> Progress:
+    """What the collectives of this module tell, for those that DDP has in its forward and backward."""
+    return _progress.get()
+
+
 def is_main_process() -> bool:
     return not dist.is_initialized() or dist.get_rank(_group.get()) == 0
 

@@ -17,7 +17,14 @@ from ddp_tokens.agreement import Attempt, File, describe, read_inputs, require_a
 from ddp_tokens.config import Experiment
 from ddp_tokens.corpora.rows import Row
 from ddp_tokens.determinism import make_deterministic
-from ddp_tokens.distributed import barrier, claim_device, process_group, wrap_for_ddp
+from ddp_tokens.distributed import (
+    agreed_launch,
+    barrier,
+    claim_device,
+    process_group,
+    progress_told,
+    wrap_for_ddp,
+)
 from ddp_tokens.errors import EmptyWindowError
 from ddp_tokens.files import write_json
 from ddp_tokens.inputs import Prepared, initial_model
@@ -25,6 +32,7 @@ from ddp_tokens.layout import Layout
 from ddp_tokens.normalization import MEAN_OF_MEANS, TOKEN_MEAN, global_token_loss, mean_of_means_loss
 from ddp_tokens.options import parse, run_as_program
 from ddp_tokens.plan import microbatches_of, windows_to_compare
+from ddp_tokens.rank_failure import Watch, explaining, watched
 from ddp_tokens.reference import DTYPES, gradients_of, named_gradients
 from ddp_tokens.tensors import save_tensors
 from ddp_tokens.watching import end_with, starters_of_rank
@@ -47,7 +55,13 @@ def main(arguments: Sequence[str]) -> int:
     end_with(starters_of_rank(os.environ))
     make_deterministic(experiment.threads_per_rank)
     inputs = Attempt(partial(read, experiment, at, world))
-    with process_group(experiment.resolved_backend, experiment.timeout_s):
+    launch = agreed_launch(os.environ, experiment.timeout_s)
+    watch = Watch(at.rank_logs("gradients"), world, launch, os.environ["MASTER_ADDR"], PROGRAM)
+    with (
+        watched(watch) as progress,
+        process_group(experiment.resolved_backend, experiment.timeout_s, progress),
+        explaining(watch, progress),
+    ):
         require_agreement(world, at, describe(PROGRAM, "gradients", experiment, inputs, {}))
         write_gradients(experiment, at, inputs.result(), world)
     return 0
@@ -100,6 +114,7 @@ def gradients_left_by(
     """Gradients by CASE/PARAMETER, as this rank holds them after DDP's averaging. `cases`: name -> index of window."""
     dump: dict[str, torch.Tensor] = {}
     for case, index in cases.items():
+        progress_told().begins_update(index + 1)
         way(model, workload, microbatches_of(prepared.plan[index], world.rank, prepared.rows), name_of(index), world)
         dump |= named_gradients(case, gradients_of(model.module))
     return dump
@@ -133,7 +148,7 @@ def _through(
 ) -> None:
     """Raises WorkloadError on every rank alike when the workload sums over other units than the corpus counts."""
     batches = [workload.collate(rows, world.device) for rows in microbatches]
-    loss_sum, units = accumulate(model, workload, batches, normalize)
+    loss_sum, units = accumulate(model, workload, batches, normalize, progress_told())
     sums_of_window(workload, name, [loss_sum], units, counted, world)
 
 

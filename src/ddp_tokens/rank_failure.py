@@ -117,13 +117,13 @@ def find_failure(own: Place, error: RuntimeError, look: Callable[[], Mapping[int
         time.sleep(LOOK_EVERY_S)
 
 
-def described(failure: Failure, own: Place, checkpoint: Path | None, now: float) -> str:
-    """One sentence: the rank, its update and microbatch, its last collective, and what can be resumed."""
+def described(failure: Failure, own: Place, now: float) -> str:
+    """The rank, its update and microbatch, its last collective, and what this rank was doing."""
     who, me = f"rank {failure.rank}", f"rank {own.rank}"
     if failure.place is not None and failure.place.machine != own.machine:
         who, me = f"{who} on host {name_of(failure.place.machine)}", f"{me} on host {name_of(own.machine)}"
     waits = f"while {me} was in the {own.collective}" if own.inside else f"which ends {me}"
-    return f"{who} {failure.what} {_where(failure.place, now)}, {waits}; {resumable(checkpoint)}"
+    return f"{who} {failure.what} {_where(failure.place, now)}, {waits}"
 
 
 def resumable(checkpoint: Path | None) -> str:
@@ -146,20 +146,23 @@ def _where(place: Place | None, now: float) -> str:
 
 @dataclass(frozen=True)
 class Watch:
-    """Rank `world.rank`'s view of the others. `checkpoint` finds what can be resumed."""
+    """Rank `world.rank`'s view of the others. `checkpoint` finds what can be resumed; None where nothing ever can."""
 
     folder: Path
     world: World
     launch: str
     master: str
     program: str
-    checkpoint: Callable[[], Path | None]
+    checkpoint: Callable[[], Path | None] | None = None
 
     def places(self) -> dict[int, Place]:
         return read_places(self.folder, self.world, self.launch)
 
     def sentence(self, failure: Failure, own: Place) -> str:
-        return described(failure, own, self.checkpoint(), time.time())
+        return "; ".join([described(failure, own, time.time()), *self.what_to_resume()])
+
+    def what_to_resume(self) -> list[str]:
+        return [] if self.checkpoint is None else [resumable(self.checkpoint())]
 
 
 @contextmanager
@@ -211,7 +214,8 @@ def explaining(watch: Watch, progress: WrittenProgress) -> Iterator[None]:
         progress.failed(f"{type(error).__name__}: {error}")
         if not isinstance(error, UserError):
             error.add_note(f"this was rank {watch.world.rank} {_where(progress.place, time.time())}")
-            error.add_note(resumable(watch.checkpoint()))
+            for note in watch.what_to_resume():
+                error.add_note(note)
         raise
 
 

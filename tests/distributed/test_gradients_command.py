@@ -1,6 +1,8 @@
 """ddp_tokens.gradients on real ranks: its dumps are judged as expected, and so training goes ahead without a word."""
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,12 +12,15 @@ from ddp_tokens.checks.gradient_references import REFERENCES
 from ddp_tokens.checks.loss import check_loss
 from ddp_tokens.checks.verdict import Verdict, write_verdicts
 from ddp_tokens.checks.zero_window import check_zero_window
+from ddp_tokens.corpora.lock import read_corpus
 from ddp_tokens.files import read_json, sha256
 from ddp_tokens.normalization import FORMULAS, MEAN_OF_MEANS, TOKEN_MEAN
+from ddp_tokens.plan import windows_to_compare
 from ddp_tokens.reference import DTYPES
 from ddp_tokens.world import World
-from tests.distributed.ranks import run_ranks
-from tests.distributed.tiny import Tiny, prepared
+from tests.distributed.faults import REACHED, inject
+from tests.distributed.ranks import ends_of_ranks, run_ranks
+from tests.distributed.tiny import Tiny, prepared, told_by
 
 
 def dump(world: World, arguments: Sequence[str]) -> int:
@@ -99,3 +104,24 @@ def test_fewer_ranks_in_the_same_folder_leave_nothing_of_the_earlier_ones(tmp_pa
     [verdict] = check_zero_window(tiny.at.zero_window)
     assert verdict.outcome == "pass"
     assert verdict.observed["ranks_that_refused"] == 2
+
+
+def dump_with(world: World, arguments: Sequence[str], fault: str, faulty_rank: int, folder: str) -> dict[str, Any]:
+    """In the second microbatch of the second window that is compared, of the plan's most unequal one."""
+    if world.rank == faulty_rank:
+        inject(fault, 4, Path(folder))
+    return told_by(gradients.PROGRAM, gradients.main, arguments)
+
+
+def test_a_rank_that_is_killed_is_named_by_the_others(tmp_path):
+    tiny = prepared(tmp_path / "tiny", 3)
+    found = ends_of_ranks(dump_with, 3, tiny.folder, tiny.arguments("--timeout-s", "3"), "die", 2, str(tiny.folder))
+    assert (tiny.folder / "reached").read_text() == REACHED
+    assert [end["exit"] for end in found] == [0, 0, -9]
+    window = windows_to_compare(read_json(tiny.at.plan)["plan"], read_corpus(tiny.at.rows, tiny.at.lock)[0])
+    for rank in (0, 1):
+        assert found[rank]["returned"]["code"] == 2
+        who = "ddp_tokens.gradients" if rank == 0 else f"ddp_tokens.gradients, rank {rank}"
+        said = found[rank]["returned"]["said"].splitlines()[-1]
+        assert said.startswith(f"{who}: rank 2 was killed in update {window['most_unequal'] + 1}, microbatch 2 (")
+        assert said.endswith(f"while rank {rank} was in the all-reduce of the gradients")

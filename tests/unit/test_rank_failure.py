@@ -150,11 +150,10 @@ def test_a_rank_of_another_host_whose_process_is_gone_was_killed(listening):
 
 def test_where_ranks_are_on_several_hosts_the_sentence_names_them():
     elsewhere = Failure(2, "cannot be reached; it was", replace(WAITING, machine=ELSEWHERE))
-    assert described(elsewhere, OWN, Path("runs/interrupt/step-0050"), now=107.0) == (
+    assert described(elsewhere, OWN, now=107.0) == (
         "rank 2 on host host1 cannot be reached; it was in update 3, microbatch 1 (the last collective it entered is "
         "the all-reduce of the gradients, where it still was; last sign of life 7 s ago), while rank 0 on "
-        f"host {HERE_NAME} was in the all-reduce of the gradients; the newest whole checkpoint is "
-        "runs/interrupt/step-0050"
+        f"host {HERE_NAME} was in the all-reduce of the gradients"
     )
 
 
@@ -171,25 +170,32 @@ def test_nobody_has_failed_where_all_wait():
     assert ended(OWN, {1: BEHIND, 2: WAITING}) is None
 
 
-def test_the_sentence_names_rank_update_microbatch_collective_and_checkpoint():
-    said = described(Failure(1, "does not go on", BEHIND), OWN, Path("runs/interrupt/step-0050"), now=107.0)
+def test_the_sentence_names_rank_update_microbatch_and_collective():
+    said = described(Failure(1, "does not go on", BEHIND), OWN, now=107.0)
     assert said == (
         "rank 1 does not go on in update 3, microbatch 1 (the last collective it entered is the all-reduce of the "
-        "count, which came back; last sign of life 7 s ago), while rank 0 was in the all-reduce of the gradients; "
-        "the newest whole checkpoint is runs/interrupt/step-0050"
+        "count, which came back; last sign of life 7 s ago), while rank 0 was in the all-reduce of the gradients"
     )
+
+
+def test_the_sentence_ends_with_the_checkpoint_to_resume_where_there_can_be_one(watch):
+    failure = Failure(1, "does not go on", BEHIND)
+    found = replace(watch, checkpoint=lambda: Path("runs/interrupt/step-0050"))
+    assert found.sentence(failure, OWN).endswith("gradients; the newest whole checkpoint is runs/interrupt/step-0050")
+    assert watch.sentence(failure, OWN).endswith("gradients; there is no whole checkpoint to resume from")
+    assert replace(watch, checkpoint=None).sentence(failure, OWN).endswith("all-reduce of the gradients")
 
 
 def test_the_sentence_of_a_rank_that_never_came_or_never_began():
-    assert described(Failure(1, "is not there", None), OWN, None, now=107.0) == (
+    assert described(Failure(1, "is not there", None), OWN, now=107.0) == (
         "rank 1 is not there (it never started, or ended before it could say where it is), while rank 0 was in the "
-        "all-reduce of the gradients; there is no whole checkpoint to resume from"
+        "all-reduce of the gradients"
     )
     new = replace(BEHIND, step=None, microbatch=None, collective=None, entered=0)
-    said = described(Failure(1, "was killed", new), replace(OWN, inside=False), None, now=100.0)
+    said = described(Failure(1, "was killed", new), replace(OWN, inside=False), now=100.0)
     assert said.startswith(
         "rank 1 was killed before its first update (it entered no collective; last sign of life 0 s ago), which ends "
-        "rank 0; "
+        "rank 0"
     )
 
 
