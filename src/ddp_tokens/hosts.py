@@ -41,6 +41,8 @@ OF_AGENT = "torch.distributed.elastic.agent.server.api"
 INTERFACE = "GLOO_SOCKET_IFNAME"
 C10D = "c10d_fixed_hosts"  # see fixed_hosts, which imports torch
 THIS_HOST = "127.0.0.1"
+# Threads as torchrun sets them, with a page about it; no warning with a stack of each try to reach a host that is late.
+QUIETER = {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
 # Jobs that share a host get ports of their own from the number of the job: above those of well-known services, below
 # those that Linux gives to outgoing connections.
 SLURM_PORTS = range(20000, 32000)
@@ -68,7 +70,8 @@ def main(arguments: Sequence[str]) -> int:
     own_address = own_address_towards(hosts.master_addr)
     if hosts.nnodes > 1:
         use_interface_of(own_address, os.environ)
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does, with a page about it
+    for name, value in QUIETER.items():
+        os.environ.setdefault(name, value)
     end_with(snakemake_of(os.environ), first=lambda: os.kill(os.getpid(), signal.SIGTERM))
     own = torchrun_arguments(hosts, own_address, is_own_address(hosts.master_addr))
     return run(hosts, [*own, "-m", module, *rest])
