@@ -22,6 +22,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping, MutableMapping, Sequence
+from threading import Event
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, ValidationError
@@ -29,7 +30,7 @@ from pydantic import BaseModel, Field, ValidationError
 from ddp_tokens.errors import LaunchError
 from ddp_tokens.launch import SILENCED_LOGGERS, name_killed_ranks
 from ddp_tokens.machine import interface_of, is_own_address, own_address_towards
-from ddp_tokens.options import run_as_program
+from ddp_tokens.options import USER_ERROR, run_as_program
 from ddp_tokens.setting_types import NonNegative, Positive
 from ddp_tokens.stopping import SIGNALLED, SIGNALS
 from ddp_tokens.watching import end_with, snakemake_of
@@ -39,7 +40,6 @@ TRAIN = "ddp_tokens.train"
 # At the end of a run that went well, the host with the store may leave first, which the others would tell at length.
 OF_AGENT = "torch.distributed.elastic.agent.server.api"
 INTERFACE = "GLOO_SOCKET_IFNAME"
-C10D = "c10d_fixed_hosts"  # see fixed_hosts, which imports torch
 THIS_HOST = "127.0.0.1"
 # Threads as torchrun sets them, with a page about it; no warning with a stack of each try to reach a host that is late.
 QUIETER = {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
@@ -69,10 +69,15 @@ def main(arguments: Sequence[str]) -> int:
     hosts = hosts_from(os.environ)
     own_address = own_address_towards(hosts.master_addr)
     if hosts.nnodes > 1:
+        require_known(hosts.master_addr)
         use_interface_of(own_address, os.environ)
     for name, value in QUIETER.items():
         os.environ.setdefault(name, value)
     end_with(snakemake_of(os.environ), first=lambda: os.kill(os.getpid(), signal.SIGTERM))
+    if hosts.nnodes > 1:
+        ranks = f"{hosts.nproc_per_node} rank{'s' if hosts.nproc_per_node > 1 else ''} here (NPROC_PER_NODE)"
+        where = f"meeting {hosts.nnodes - 1} other at {place_of(hosts)} within {hosts.rdzv_timeout_s} s"
+        print(f"{PROGRAM}: NODE_RANK {hosts.node_rank}, {ranks}, {where}", file=sys.stderr, flush=True)
     own = torchrun_arguments(hosts, own_address, is_own_address(hosts.master_addr))
     return run(hosts, [*own, "-m", module, *rest])
 
@@ -143,6 +148,13 @@ def first_node(names: str) -> str | None:
     return first
 
 
+def require_known(master: str) -> None:
+    try:
+        socket.getaddrinfo(master, None)
+    except OSError:
+        raise LaunchError(f"MASTER_ADDR is '{master}', which is the name of no host that is known here") from None
+
+
 def use_interface_of(own_address: str | None, environment: MutableMapping[str, str]) -> None:
     """gloo takes the interface of the host's own name, which on many machines is 127.0.1.1, where no other host is."""
     interface = interface_of(own_address)
@@ -154,6 +166,7 @@ def torchrun_arguments(hosts: Hosts, own_address: str | None, has_master_addr: b
     """`own_address`: by which the host of rank 0 is told to the others; torchrun would take the host's name.
     `has_master_addr`: MASTER_ADDR is an address of this host; torchrun would look for it under the host's name.
     """
+    waits = hosts.rdzv_timeout_s
     common = [
         f"--nnodes={hosts.nnodes}",
         f"--nproc-per-node={hosts.nproc_per_node}",
@@ -161,24 +174,14 @@ def torchrun_arguments(hosts: Hosts, own_address: str | None, has_master_addr: b
         "--monitor-interval=0.1",
         f"--signals-to-handle={','.join(number.name for number in SIGNALS)}",
         *([f"--local-addr={own_address}"] if own_address else []),
-    ]
-    if hosts.rdzv_backend == "static":
-        return [
-            *common,
-            f"--node-rank={hosts.node_rank}",
-            f"--master-addr={hosts.master_addr}",
-            f"--master-port={hosts.master_port}",
-            f"--rdzv-conf=timeout={hosts.rdzv_timeout_s}",
-        ]
-    is_host = int(has_master_addr and hosts.node_rank == 0)
-    waits = f"join_timeout={hosts.rdzv_timeout_s},read_timeout={hosts.rdzv_timeout_s}"
-    return [
-        *common,
-        f"--rdzv-backend={C10D}",
+        f"--rdzv-backend={hosts.rdzv_backend}_fixed_hosts",  # see fixed_hosts, which imports torch
         "--rdzv-id=ddp_tokens",
         f"--rdzv-endpoint={hosts.master_addr}:{hosts.master_port}",
-        f"--rdzv-conf={waits},is_host={is_host}",
     ]
+    if hosts.rdzv_backend == "static":
+        return [*common, f"--rdzv-conf=rank={hosts.node_rank},timeout={waits}"]
+    is_host = int(has_master_addr and hosts.node_rank == 0)
+    return [*common, f"--rdzv-conf=join_timeout={waits},read_timeout={waits},is_host={is_host}"]
 
 
 def run(hosts: Hosts, arguments: Sequence[str]) -> int:
@@ -193,7 +196,9 @@ def run(hosts: Hosts, arguments: Sequence[str]) -> int:
 
     from ddp_tokens import fixed_hosts
 
-    fixed_hosts.register()
+    met = Event()
+    fixed_hosts.register(met)
+    fixed_hosts.end_unless(met, hosts.rdzv_timeout_s, lambda: f"{PROGRAM}: {not_met(hosts)}", USER_ERROR)
     for name in (*SILENCED_LOGGERS, OF_AGENT):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
@@ -204,17 +209,24 @@ def run(hosts: Hosts, arguments: Sequence[str]) -> int:
     except SignalException as stop:
         return SIGNALLED + int(stop.sigval)
     except (DistNetworkError, DistStoreError, RendezvousConnectionError, RendezvousTimeoutError) as error:
-        raise LaunchError(not_met(hosts, str(error))) from error
+        if "EADDRINUSE" not in str(error):
+            raise LaunchError(not_met(hosts)) from error
+        taken = f"MASTER_PORT {hosts.master_port} is in use on this host: set another, the same on all hosts"
+        raise LaunchError(taken) from error
+    finally:
+        met.set()
     return 0
 
 
-def not_met(hosts: Hosts, problem: str) -> str:
-    where = f"{hosts.master_addr}:{hosts.master_port}"
-    if "EADDRINUSE" in problem:
-        return f"MASTER_PORT {hosts.master_port} is in use on this host: set another, the same on all hosts"
+def place_of(hosts: Hosts) -> str:
+    return f"{hosts.master_addr}:{hosts.master_port} (MASTER_ADDR:MASTER_PORT)"
+
+
+def not_met(hosts: Hosts) -> str:
     return (
-        f"within {hosts.rdzv_timeout_s} s (RDZV_TIMEOUT_S) not all of the {hosts.nnodes} hosts have met at {where}: "
-        "start the same command on each, one of them on the host with that address, and see that no firewall is between"
+        f"within {hosts.rdzv_timeout_s} s (RDZV_TIMEOUT_S) not all of {hosts.nnodes} hosts (NNODES) have met at "
+        f"{place_of(hosts)}; this one has NODE_RANK {hosts.node_rank}: start the same command on each, with another "
+        "NODE_RANK from 0, the address and a free port of the host with NODE_RANK 0, and see that no firewall is between"
     )
 
 

@@ -137,12 +137,17 @@ def _sentence(
     return f"{what}: resume with the same settings, or start anew"
 
 
-def newest_usable(runs: Path, identity: Mapping[str, Any], before: int) -> Path | None:
-    """The whole checkpoint of the latest update below `before` that a run of this identity could resume.
+def newest_usable(own: Path, identity: Mapping[str, Any], before: int) -> Path | None:
+    """The whole checkpoint of the latest update below `before` that a run of this identity could resume: in its own
+    folder of working checkpoints, from which it goes on by itself, or else in any other folder beside it.
 
-    Looks in every folder of `runs`, hidden ones too: RUN/step-NNNN and .RUN.KEY/step-NNNN.
+    Hidden folders count too: RUN/step-NNNN and .RUN.KEY/step-NNNN.
     """
-    for directory in sorted(runs.glob("*/step-*"), key=lambda path: (len(path.name), path.name), reverse=True):
+
+    def order(path: Path) -> tuple[bool, int, str]:
+        return path.parent == own, len(path.name), path.name
+
+    for directory in sorted(own.parent.glob("*/step-*"), key=order, reverse=True):
         try:
             step = verify(directory)["step"]
             if step < before:

@@ -6,6 +6,8 @@ import time
 from pathlib import Path
 from typing import IO
 
+from ddp_tokens.machine import name_of, this_machine
+
 RETRY_S = 0.1
 
 
@@ -45,13 +47,18 @@ def lock_shared(path: Path) -> IO[str] | None:
 
 
 def holders(path: Path) -> str:
-    """The living processes that have signed the lock file, for a sentence: "process 12" or "processes 12, 13"."""
-    numbers = [number for number in path.read_text().split() if Path("/proc", number).exists()]
-    return f"process{'es' if len(numbers) > 1 else ''} {', '.join(numbers) or 'of another host'}"
+    """Those that have signed the lock file, for a sentence: "process 12", "processes 12, 13 on host a". Of this machine
+    only those that live.
+    """
+    signed = [line.partition("@")[::2] for line in path.read_text().split()]
+    here = [number for number, machine in signed if machine == this_machine() and Path("/proc", number).exists()]
+    elsewhere = [f"{number} on host {name_of(machine)}" for number, machine in signed if machine != this_machine()]
+    named = [*here, *elsewhere]
+    return f"process{'es' if len(named) > 1 else ''} {', '.join(named) or 'of another host'}"
 
 
 def _sign(stream: IO[str]) -> None:
-    stream.write(f"{os.getpid()}\n")
+    stream.write(f"{os.getpid()}@{this_machine()}\n")
     stream.flush()
 
 

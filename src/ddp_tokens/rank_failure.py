@@ -251,5 +251,5 @@ def _end_with_the_others(watch: Watch, progress: WrittenProgress, over: Event) -
             os._exit(USER_ERROR)
 
 
-def checkpoint_finder(runs: Path, identity: Mapping[str, object], before: int) -> Callable[[], Path | None]:
-    return lambda: newest_usable(runs, identity, before)
+def checkpoint_finder(own: Path, identity: Mapping[str, object], before: int) -> Callable[[], Path | None]:
+    return lambda: newest_usable(own, identity, before)

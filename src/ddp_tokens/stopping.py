@@ -40,7 +40,7 @@ class Stopped:
     @property
     def sentence(self) -> str:
         name = signal.Signals(self.signal).name
-        why = " (what started it has ended)" if self.signal == signal.SIGHUP else ""
+        why = " (what started one of the ranks has ended)" if self.signal == signal.SIGHUP else ""
         return (
             f"stopped by {name}{why} after update {self.step} of {self.until}, kept in {self.checkpoint}: "
             "run the same command again to continue"

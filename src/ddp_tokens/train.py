@@ -103,7 +103,7 @@ def run_training(
     asked = {"run": run} | {f"--allow-{name}": value for name, value in vars(allowed).items()}
     document = describe(PROGRAM, run, experiment, ready, asked)
     stop = stop or Stop()
-    finder = ready.value.newest_checkpoint if ready.value else lambda: None
+    finder = ready.value.newest_checkpoint if ready.value else None
     launch = agreed_launch(os.environ, experiment.timeout_s)
     watch = Watch(at.rank_logs(run), world, launch, os.environ["MASTER_ADDR"], PROGRAM, finder)
     with (
@@ -149,7 +149,7 @@ def read_ready(
     every = experiment.save_every * windows if windows and experiment.save_every else experiment.checkpoint_every
     working = Working(at.working(run, key), every, experiment.keep, identity, world)
     files = input_files(at, identity) | ({CHECKPOINT: File(resume, digest_of_manifest(resume))} if resume else {})
-    return Ready(experiment, prepared, until, working, checkpoint_finder(at.run(run).parent, identity, until)), files
+    return Ready(experiment, prepared, until, working, checkpoint_finder(working.folder, identity, until)), files
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from tests.architecture.code import dotted, modules, trees
 ROOMS = [
     "errors",
     "files",
-    "locks",
     "machine",
     "reach",
+    "locks",
     "watching",
     "stopping",
     "sources",

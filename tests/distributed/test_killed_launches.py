@@ -104,7 +104,7 @@ def test_ranks_of_a_killed_launcher_save_and_end(copy_of, launcher):
     arguments = of_run(tiny, "continuous")
     done = launched(tiny, LAUNCHERS[launcher], "SIGKILL launcher", *arguments)
     assert done.returncode == -signal.SIGKILL
-    why = {"torchrun": "SIGHUP (what started it has ended)", "fork": "SIG", "spawn": "SIG"}[launcher]
+    why = {"torchrun": "SIGHUP (what started one of the ranks has ended)", "fork": "SIG", "spawn": "SIG"}[launcher]
     assert re.search(f"stopped by {re.escape(why)}.* after update 3 of 6", done.stdout), done.stdout
     assert kept(tiny, "continuous") == ["step-0003"]
     continued(tiny, *arguments, after=3)

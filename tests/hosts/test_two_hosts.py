@@ -112,11 +112,15 @@ def test_who_waits_in_vain_for_the_other_host_says_so(hosts, tmp_path, host, bac
     chain = chain_of(tmp_path / "alone")
     alone = chain.start(hosts, host, 1, chain.arguments, RDZV_BACKEND=backend, RDZV_TIMEOUT_S="3")
     assert alone.wait(WITHIN_S) == USER_ERROR
-    said = [line for line in chain.said(host).read_text().splitlines() if line.startswith("ddp_tokens")]
-    assert said == [
-        "ddp_tokens.hosts: within 3 s (RDZV_TIMEOUT_S) not all of the 2 hosts have met at 10.77.0.1:12355: start the "
-        "same command on each, one of them on the host with that address, and see that no firewall is between"
-    ]
+    starts, ends = [line for line in chain.said(host).read_text().splitlines() if line.startswith("ddp_tokens")]
+    where = "10.77.0.1:12355 (MASTER_ADDR:MASTER_PORT)"
+    assert starts == (
+        f"ddp_tokens.hosts: NODE_RANK {host}, 1 rank here (NPROC_PER_NODE), meeting 1 other at {where} within 3 s"
+    )
+    assert ends.startswith(
+        f"ddp_tokens.hosts: within 3 s (RDZV_TIMEOUT_S) not all of 2 hosts (NNODES) have met at {where}; this one has "
+        f"NODE_RANK {host}: start the same command on each"
+    )
     assert "Traceback" not in chain.said(host).read_text()
 
 

@@ -90,7 +90,9 @@ def test_both_hosts_refuse_and_name_the_difference(hosts, tmp_path, unlike):
     assert [process.wait(WITHIN_S) for process in processes] == [USER_ERROR, USER_ERROR], chain.said(0).read_text()
     for of_host, who in ((chain.said(0), "ddp_tokens.train"), (other.said(1), "ddp_tokens.train, rank 1")):
         text = of_host.read_text()
-        assert [line for line in text.splitlines() if line.startswith("ddp_tokens")] == [f"{who}: {SAID[unlike]}"], text
+        assert [line for line in text.splitlines() if line.startswith("ddp_tokens.train")] == [
+            f"{who}: {SAID[unlike]}"
+        ], text
         assert "Traceback" not in text
     for at in (chain.at, other.at):
         assert not at.run("interrupt").parent.exists(), "something was trained"

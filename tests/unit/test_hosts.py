@@ -1,5 +1,6 @@
 """What torchrun is told of the hosts. Real hosts are in tests/hosts."""
 
+import socket
 import subprocess
 import sys
 
@@ -7,9 +8,8 @@ import pytest
 
 from ddp_tokens import hosts as module
 from ddp_tokens.errors import LaunchError
-from ddp_tokens.fixed_hosts import BACKEND
+from ddp_tokens.fixed_hosts import backend_for
 from ddp_tokens.hosts import (
-    C10D,
     SLURM_PORTS,
     Hosts,
     first_node,
@@ -18,6 +18,7 @@ from ddp_tokens.hosts import (
     module_and_arguments,
     not_met,
     of_slurm_step,
+    require_known,
     torchrun_arguments,
     use_interface_of,
 )
@@ -131,23 +132,21 @@ def test_no_first_node_is_known_without_slurms_commands(monkeypatch):
 def test_what_torchrun_is_told():
     hosts = Hosts(node_rank=1, master_addr="a", master_port=5, rdzv_timeout_s=9)
     static = torchrun_arguments(hosts, "10.0.0.2", has_master_addr=False)
-    assert static[:3] == ["--nnodes=2", "--nproc-per-node=4", "--max-restarts=0"]
-    assert "--signals-to-handle=SIGTERM,SIGUSR1,SIGINT,SIGHUP" in static
-    assert static[-5:] == [
+    assert static == [
+        "--nnodes=2",
+        "--nproc-per-node=4",
+        "--max-restarts=0",
+        "--monitor-interval=0.1",
+        "--signals-to-handle=SIGTERM,SIGUSR1,SIGINT,SIGHUP",
         "--local-addr=10.0.0.2",
-        "--node-rank=1",
-        "--master-addr=a",
-        "--master-port=5",
-        "--rdzv-conf=timeout=9",
-    ]
-    c10d = torchrun_arguments(hosts.model_copy(update={"rdzv_backend": "c10d"}), None, has_master_addr=False)
-    assert c10d[-4:] == [
-        f"--rdzv-backend={BACKEND}",
+        f"--rdzv-backend={backend_for('static')}",
         "--rdzv-id=ddp_tokens",
         "--rdzv-endpoint=a:5",
-        "--rdzv-conf=join_timeout=9,read_timeout=9,is_host=0",
+        "--rdzv-conf=rank=1,timeout=9",
     ]
-    assert C10D == BACKEND
+    c10d = torchrun_arguments(hosts.model_copy(update={"rdzv_backend": "c10d"}), None, has_master_addr=False)
+    assert f"--rdzv-backend={backend_for('c10d')}" in c10d
+    assert c10d[-1] == "--rdzv-conf=join_timeout=9,read_timeout=9,is_host=0"
 
 
 @pytest.mark.parametrize(("node_rank", "has_it", "is_host"), [(0, True, 1), (1, True, 0), (0, False, 0)])
@@ -175,10 +174,39 @@ def test_arguments_are_those_of_training_unless_another_module_is_named():
 
 
 def test_what_is_said_when_hosts_do_not_meet():
-    assert not_met(Hosts(master_addr="a"), "timed out").startswith(
-        "within 600 s (RDZV_TIMEOUT_S) not all of the 2 hosts have met at a:12355: start the same command on each"
+    assert not_met(Hosts(node_rank=1, master_addr="a")) == (
+        "within 600 s (RDZV_TIMEOUT_S) not all of 2 hosts (NNODES) have met at a:12355 (MASTER_ADDR:MASTER_PORT); this "
+        "one has NODE_RANK 1: start the same command on each, with another NODE_RANK from 0, the address and a free "
+        "port of the host with NODE_RANK 0, and see that no firewall is between"
     )
-    assert not_met(Hosts(), "code: EADDRINUSE, port: 12355").startswith("MASTER_PORT 12355 is in use on this host: set")
+
+
+def test_the_name_of_no_host_is_refused_at_once():
+    with pytest.raises(
+        LaunchError, match="MASTER_ADDR is 'no.such.host.invalid', which is the name of no host that is"
+    ):
+        require_known("no.such.host.invalid")
+    require_known("127.0.0.1")
+
+
+def test_another_program_that_has_the_port_is_not_waited_for_longer_than_the_limit():
+    """It takes connections and says nothing: torch's own limit would not end this."""
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        own = {"NODE_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(silent.getsockname()[1])}
+        done = subprocess.run(
+            [sys.executable, "-m", "ddp_tokens.hosts", "--config", "x"],
+            env={"PYTHONPATH": ":".join(sys.path), "RDZV_TIMEOUT_S": "2"} | own,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+    assert done.returncode == 2
+    said = [line for line in done.stderr.splitlines() if line.startswith("ddp_tokens")]
+    assert len(said) == 2, done.stderr
+    assert said[0].startswith("ddp_tokens.hosts: NODE_RANK 1, 4 ranks here (NPROC_PER_NODE), meeting 1 other at 127.0.")
+    assert said[1].startswith("ddp_tokens.hosts: within 2 s (RDZV_TIMEOUT_S) not all of 2 hosts (NNODES) have met at")
 
 
 def test_help_lists_the_variables(capsys):
@@ -187,8 +215,6 @@ def test_help_lists_the_variables(capsys):
 
 
 def test_a_port_that_is_in_use_is_named(tmp_path):
-    import socket
-
     with socket.socket() as taken:
         taken.bind(("", 0))
         taken.listen()

@@ -10,6 +10,7 @@ import pytest
 
 from ddp_tokens import locks
 from ddp_tokens.locks import holders, lock_alone, lock_shared, share
+from ddp_tokens.machine import this_machine
 from ddp_tokens.options import sentence
 
 HOLD = """
@@ -119,3 +120,8 @@ def test_a_file_system_without_locks_is_named_with_what_to_do(tmp_path, monkeypa
         f"{tmp_path / 'lock'}: Function not implemented; its file system has no locks (flock), which keep two runs "
         "apart: use another, or mount it so"
     )
+
+
+def test_holders_on_another_machine_are_named_with_it(tmp_path):
+    (tmp_path / "lock").write_text(f"1@{this_machine()}\n12@b/boot\n99999999@{this_machine()}\n")
+    assert holders(tmp_path / "lock") == "processes 1, 12 on host b"

@@ -28,7 +28,15 @@ def test_the_latest_whole_checkpoint_that_this_run_could_resume_is_found(tmp_pat
     (write_checkpoint(tmp_path / "resume" / "step-10004", 10004) / "manifest.json").unlink()
     write_checkpoint(tmp_path / "resume" / ".step-10005.tmp", 10005)
     (tmp_path / "resume" / "step-10006").write_text("a file")
-    assert newest_usable(tmp_path, IDENTITY, before=20000) == hidden
-    assert newest_usable(tmp_path, IDENTITY, before=10000) == earlier
-    assert newest_usable(tmp_path, IDENTITY, before=9000) is None
-    assert newest_usable(tmp_path / "nothing", IDENTITY, before=1) is None
+    assert newest_usable(tmp_path / ".run.1b0a", IDENTITY, before=20000) == hidden
+    assert newest_usable(tmp_path / ".run.1b0a", IDENTITY, before=10000) == earlier
+    assert newest_usable(tmp_path / ".run.1b0a", IDENTITY, before=9000) is None
+    assert newest_usable(tmp_path / "nothing" / ".run.1b0a", IDENTITY, before=1) is None
+
+
+def test_what_the_run_goes_on_from_by_itself_comes_before_a_later_one_of_another_run(tmp_path):
+    own = write_checkpoint(tmp_path / ".continuous.0a1b" / "step-0035", 35)
+    write_checkpoint(tmp_path / "interrupt" / "step-0050", 50)
+    assert newest_usable(own.parent, IDENTITY, before=100) == own
+    (own / "rank-1.json").write_text("altered")
+    assert newest_usable(own.parent, IDENTITY, before=100) == tmp_path / "interrupt" / "step-0050"

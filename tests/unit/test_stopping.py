@@ -72,4 +72,6 @@ def test_an_orphan_says_why(tmp_path):
     stop.orphaned()
     stopped = Stopped(stop.signal, 7, 50, tmp_path)
     assert stopped.exit_code == 129
-    assert stopped.sentence.startswith("stopped by SIGHUP (what started it has ended) after update 7 of 50")
+    assert stopped.sentence.startswith(
+        "stopped by SIGHUP (what started one of the ranks has ended) after update 7 of 50"
+    )
