@@ -59,7 +59,8 @@ def agreed_launch(environment: Mapping[str, str], timeout_s: int) -> str:
         return str(store.compare_set(f"ddp_tokens/launch/{attempt}", "", uuid.uuid4().hex).decode())
     except (dist.DistNetworkError, dist.DistStoreError) as error:
         raise LaunchError(
-            f"rank {environment['RANK']} cannot reach its launcher's store at {master}:{port}: start again when the network between the hosts is up"
+            f"rank {environment['RANK']} cannot reach its launcher's store at {master}:{port}: start again when the "
+            "network between the hosts is up"
         ) from error
 
 

@@ -226,7 +226,7 @@ def not_met(hosts: Hosts) -> str:
     return (
         f"within {hosts.rdzv_timeout_s} s (RDZV_TIMEOUT_S) not all of {hosts.nnodes} hosts (NNODES) have met at "
         f"{place_of(hosts)}; this one has NODE_RANK {hosts.node_rank}: start the same command on each, with another "
-        "NODE_RANK from 0, the address and a free port of the host with NODE_RANK 0, and see that no firewall is between"
+        "NODE_RANK from 0, address and a free port of the host with NODE_RANK 0, and see that no firewall is between"
     )
 
 

@@ -176,15 +176,13 @@ def test_arguments_are_those_of_training_unless_another_module_is_named():
 def test_what_is_said_when_hosts_do_not_meet():
     assert not_met(Hosts(node_rank=1, master_addr="a")) == (
         "within 600 s (RDZV_TIMEOUT_S) not all of 2 hosts (NNODES) have met at a:12355 (MASTER_ADDR:MASTER_PORT); this "
-        "one has NODE_RANK 1: start the same command on each, with another NODE_RANK from 0, the address and a free "
+        "one has NODE_RANK 1: start the same command on each, with another NODE_RANK from 0, address and a free "
         "port of the host with NODE_RANK 0, and see that no firewall is between"
     )
 
 
 def test_the_name_of_no_host_is_refused_at_once():
-    with pytest.raises(
-        LaunchError, match="MASTER_ADDR is 'no.such.host.invalid', which is the name of no host that is"
-    ):
+    with pytest.raises(LaunchError, match=r"MASTER_ADDR is 'no.such.host.invalid', which is the name of no host"):
         require_known("no.such.host.invalid")
     require_known("127.0.0.1")
 
