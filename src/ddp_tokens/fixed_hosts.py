@@ -1,7 +1,7 @@
 """torch's two rendezvous, for hosts that are there from the beginning to the end, and within a time limit.
 
 With c10d torch asks its store all the time whether another host wants to join, and once more when it leaves. From a
-host that has been cut off these questions take minutes, in which the launcher does not notice that its ranks have ended.
+host that has been cut off that takes minutes, in which the launcher does not notice that its ranks have ended.
 Neither rendezvous keeps its time limit: they try again, and where another program has the port, they wait for ever.
 """
 
