@@ -143,7 +143,10 @@ def read_all_reduces(path: Path | str) -> list[AllReduce]:
 
 
 def read_machine(path: Path | str) -> Machine:
-    """Raises EvidenceError, naming file and field."""
+    """Raises EvidenceError, naming file and field, or the command that measures where that has not been done."""
+    if not Path(path).is_file():
+        target = Path(path).with_name("manifest.json")
+        raise EvidenceError(f"{path} does not exist: measure first, by snakemake --cores all {target}")
     return _held_to(Machine, read_json(path), str(path))
 
 

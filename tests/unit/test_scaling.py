@@ -324,3 +324,10 @@ def test_a_missing_field_and_a_line_that_is_no_row_are_named(tmp_path):
     path = write_lines(tmp_path / "machine.json", [1])
     with pytest.raises(EvidenceError, match=r"machine\.json: input should be a valid dictionary"):
         read_machine(path)
+
+
+def test_who_has_not_measured_is_told_the_command(tmp_path):
+    with pytest.raises(
+        EvidenceError, match=r"does not exist: measure first, by snakemake --cores all .*/manifest\.json$"
+    ):
+        read_machine(tmp_path / "machine.json")
