@@ -327,7 +327,5 @@ def test_a_missing_field_and_a_line_that_is_no_row_are_named(tmp_path):
 
 
 def test_who_has_not_measured_is_told_the_command(tmp_path):
-    with pytest.raises(
-        EvidenceError, match=r"measure first, by snakemake --cores all .*/manifest\.json$"
-    ):
+    with pytest.raises(EvidenceError, match=r"measure first, by snakemake --cores all .*/manifest\.json$"):
         read_machine(tmp_path / "machine.json")
