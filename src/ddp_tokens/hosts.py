@@ -28,11 +28,11 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field, ValidationError
 
 from ddp_tokens.errors import LaunchError
-from ddp_tokens.launch import SILENCED_LOGGERS, name_killed_ranks
+from ddp_tokens.launch import SILENCED_LOGGERS, name_killed_ranks, pass_on
 from ddp_tokens.machine import interface_of, is_own_address, own_address_towards
 from ddp_tokens.options import USER_ERROR, run_as_program
 from ddp_tokens.setting_types import NonNegative, Positive
-from ddp_tokens.stopping import SIGNALLED, SIGNALS
+from ddp_tokens.stopping import SIGNALLED
 from ddp_tokens.watching import end_with, snakemake_of
 
 PROGRAM = "ddp_tokens.hosts"
@@ -172,7 +172,6 @@ def torchrun_arguments(hosts: Hosts, own_address: str | None, has_master_addr: b
         f"--nproc-per-node={hosts.nproc_per_node}",
         "--max-restarts=0",
         "--monitor-interval=0.1",
-        f"--signals-to-handle={','.join(number.name for number in SIGNALS)}",
         *([f"--local-addr={own_address}"] if own_address else []),
         f"--rdzv-backend={hosts.rdzv_backend}_fixed_hosts",  # see fixed_hosts, which imports torch
         "--rdzv-id=ddp_tokens",
@@ -199,6 +198,7 @@ def run(hosts: Hosts, arguments: Sequence[str]) -> int:
     met = Event()
     fixed_hosts.register(met)
     fixed_hosts.end_unless(met, hosts.rdzv_timeout_s, lambda: f"{PROGRAM}: {not_met(hosts)}", USER_ERROR)
+    signal.signal(signal.SIGUSR1, pass_on)  # torch's agent passes SIGTERM, SIGINT and SIGHUP on by itself
     for name in (*SILENCED_LOGGERS, OF_AGENT):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     try:

@@ -54,7 +54,7 @@ def launch(module: str, arguments: Sequence[str], ranks: int) -> int:
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     importlib.import_module(module)
-    signal.signal(signal.SIGUSR1, _pass_on)  # torch's agent passes SIGTERM, SIGINT and SIGHUP on by itself
+    signal.signal(signal.SIGUSR1, pass_on)  # torch's agent passes SIGTERM, SIGINT and SIGHUP on by itself
     sign_as(LAUNCHER, os.environ)
     for name in SILENCED_LOGGERS:
         logging.getLogger(name).setLevel(logging.CRITICAL)
@@ -79,7 +79,7 @@ def launch(module: str, arguments: Sequence[str], ranks: int) -> int:
     return 0
 
 
-def _pass_on(number: int, frame: FrameType | None) -> None:
+def pass_on(number: int, frame: FrameType | None) -> None:
     """The agent answers this exception by sending the signal to its ranks and waiting for them."""
     from torch.distributed.elastic.multiprocessing.api import SignalException
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 import subprocess
 import time
 from contextlib import suppress
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from ddp_tokens.checkpoint_files import verify
 from ddp_tokens.layout import Layout
 from ddp_tokens.progress import place_file
 from tests.distributed.tiny import SETTINGS
@@ -103,6 +105,20 @@ def test_a_cut_link_ends_both_sides_who_name_each_other_and_the_run_goes_on_when
     assert re.search(r"continuing after update \d+0 of 400", ends[0][1])
     assert [code for code, _ in undisturbed.launch(hosts, 1, [*undisturbed.arguments, "--continuous"])] == [0, 0]
     assert chain.digests() == undisturbed.digests()
+
+
+@pytest.mark.all_hosts
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])
+def test_a_signal_to_one_host_stops_all_after_the_same_update(hosts, tmp_path, number):
+    chain = chain_of(tmp_path / "stopped", **LONG)
+    chain.steps(("prepare", "reference"))
+    processes = [chain.start(hosts, host, 1, [*chain.arguments, "--continuous"]) for host in (0, 1)]
+    wait_for_update(chain.at, 5, processes[0])
+    processes[1].send_signal(number)
+    assert [process.wait(WITHIN_S) for process in processes] == [128 + number, 128 + number]
+    said = re.search(rf"stopped by {number.name} after update (\d+) of 400, kept in (\S+):", chain.said(0).read_text())
+    assert said, chain.said(0).read_text()
+    assert verify(chain.config.parent / said[2])["step"] == int(said[1])
 
 
 @pytest.mark.all_hosts

@@ -137,7 +137,6 @@ def test_what_torchrun_is_told():
         "--nproc-per-node=4",
         "--max-restarts=0",
         "--monitor-interval=0.1",
-        "--signals-to-handle=SIGTERM,SIGUSR1,SIGINT,SIGHUP",
         "--local-addr=10.0.0.2",
         f"--rdzv-backend={backend_for('static')}",
         "--rdzv-id=ddp_tokens",
