@@ -159,13 +159,16 @@ def software() -> dict[str, str]:
 
 
 def circumstances(experiment: Experiment) -> dict[str, str]:
+    launcher, hosts = _resolved(experiment.launcher, experiment.resolved_launcher), "one host"
+    if experiment.nodes > 1:
+        launcher, hosts = "torchrun on each host", f"{experiment.nodes} hosts"
     return {
         "platform": f"{platform.system()} {platform.release()} ({platform.machine()})",
         "CPU cores": str(os.cpu_count()),
         "device": experiment.device,
         "backend": _resolved(experiment.backend, experiment.resolved_backend),
-        "launcher": _resolved(experiment.launcher, experiment.resolved_launcher),
-        "ranks": f"{experiment.world_size}, on one host",
+        "launcher": launcher,
+        "ranks": f"{experiment.world_size}, on {hosts}",
         "threads per rank": str(experiment.threads_per_rank),
         **_of_training(experiment),
     }

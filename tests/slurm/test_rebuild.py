@@ -14,8 +14,8 @@ from tests.workflow.projects import build, copy_project, digests, rules_to_run
 pytestmark = pytest.mark.timeout(900)
 ON_BOTH_NODES = {"gradients", "interrupt", "continuous", "resume"}
 IN_ONE_PROCESS = {"reference", "evaluate"}
-# They state every setting of the experiment, and so the number of hosts.
-STATE_THE_HOSTS = {"settings/summary.json", "report/config.html"}
+# Every setting of the experiment, and what it ran on.
+STATE_THE_HOSTS = {"settings/summary.json", "report/config.html", "report/versions.html"}
 RUN = "results/tiny/runs/continuous"
 
 

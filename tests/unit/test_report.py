@@ -260,3 +260,13 @@ def test_page_needs_nothing_else(page):
 )
 def test_numbers_read_as_numbers(value, text):
     assert report.number_text(value) == text
+
+
+@pytest.mark.parametrize(
+    ("settings", "ranks", "launcher"),
+    [({}, "2, on one host", "fork (auto)"), ({"nodes": 2}, "2, on 2 hosts", "torchrun on each host")],
+)
+def test_the_report_says_on_how_many_hosts_the_ranks_were(settings, ranks, launcher):
+    told = report.circumstances(tiny_experiment(**settings))
+    assert told["ranks"] == ranks
+    assert told["launcher"] == launcher
