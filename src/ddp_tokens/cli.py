@@ -5,6 +5,7 @@ Each command reads and writes where the rules do, below results/NAME, unless --r
 """
 
 import argparse
+import importlib
 import logging
 import sys
 from collections.abc import Callable, Sequence
@@ -193,12 +194,17 @@ COMMANDS: dict[str, Callable[[Experiment, Layout], int]] = {
     "exercise": exercise,
 }
 
+# Not steps of an experiment: a module with main(program, arguments) -> exit code, imported when it is called.
+TOOLS: dict[str, tuple[str, str]] = {
+    "config-docs": ("ddp_tokens.config_docs", "every field of an experiment, as Markdown"),
+}
+
 
 def main(arguments: Sequence[str]) -> int:
     logging.basicConfig(format="%(message)s", stream=sys.stdout)
     logging.getLogger(PACKAGE).setLevel(logging.INFO)  # not of every library
     texts = {name: function.__doc__ for name, function in COMMANDS.items()}
-    texts["config-docs"] = "every field of an experiment, as Markdown"
+    texts |= {name: text for name, (_, text) in TOOLS.items()}
     commands = "\n".join(f"  {name:20}{text}" for name, text in texts.items())
     parser = argparse.ArgumentParser(
         prog=PROGRAM,
@@ -208,15 +214,12 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("command", choices=list(texts), metavar="COMMAND")
     command = parser.parse_args(arguments[:1]).command
-    if command == "config-docs":
-        from ddp_tokens.config_docs import config_docs
-
-        print(config_docs(), end="")
-        return 0
+    program, rest = f"{PROGRAM} {command}", arguments[1:]
+    if command in TOOLS:
+        module, _ = TOOLS[command]
+        return int(importlib.import_module(module).main(program, rest))
     function = COMMANDS[command]
-    experiment, at, _ = parse(
-        f"{PROGRAM} {command}", arguments[1:], command.replace("-", "_"), description=function.__doc__
-    )
+    experiment, at, _ = parse(program, rest, command.replace("-", "_"), description=function.__doc__)
     return function(experiment, at)
 
 

@@ -1,5 +1,7 @@
 """config/README.md, from the definition of the settings."""
 
+import argparse
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -83,3 +85,9 @@ def _describe(schema: dict[str, Any]) -> str:
     bounds = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
     limits = [f"{sign} {schema[key]:g}" for key, sign in bounds.items() if key in schema]
     return " ".join([schema["type"], *limits])
+
+
+def main(program: str, arguments: Sequence[str]) -> int:
+    argparse.ArgumentParser(prog=program, description=__doc__).parse_args(arguments)
+    print(config_docs(), end="")
+    return 0
