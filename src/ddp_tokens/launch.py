@@ -23,6 +23,7 @@ from ddp_tokens.stopping import SIGNALLED
 from ddp_tokens.watching import LAUNCHER, end_with, sign_as, snakemake_of
 
 PROGRAM = "ddp_tokens.launch"
+HOST = "localhost"
 # A rank has said what is wrong by itself; these would add a page about the same exit code.
 SILENCED_LOGGERS = ("torch.distributed.elastic.multiprocessing.api", "torch.multiprocessing.spawn")
 
@@ -64,7 +65,8 @@ def launch(module: str, arguments: Sequence[str], ranks: int) -> int:
         nproc_per_node=ranks,
         run_id=str(uuid.uuid4()),
         rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
+        rdzv_endpoint=f"{HOST}:0",
+        local_addr=HOST,  # torch takes this host's name, which not every host can resolve, containers among them
         start_method="fork",
         max_restarts=0,
         monitor_interval=0.1,

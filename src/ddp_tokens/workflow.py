@@ -135,7 +135,7 @@ class Experiments:
     def _launch(self, name: str, ranks: int) -> str:
         launcher = self.get(name).resolved_launcher
         if launcher == "torchrun":
-            return f"torchrun --standalone --nnodes=1 --nproc-per-node={ranks}"
+            return f"torchrun --standalone --local-addr=localhost --nnodes=1 --nproc-per-node={ranks}"
         program = "spawn" if launcher == "spawn" else "launch"
         return f"python -m ddp_tokens.{program} --nproc-per-node={ranks}"
 

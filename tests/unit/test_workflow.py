@@ -199,9 +199,17 @@ def test_a_name_that_is_not_the_files_is_refused(configs):
         ({}, "python -m ddp_tokens.launch --nproc-per-node=2", 0),
         ({"launcher": "spawn"}, "python -m ddp_tokens.spawn --nproc-per-node=2", 0),
         ({"launcher": "spawn", "device": "cuda", "world_size": 3}, "python -m ddp_tokens.spawn --nproc-per-node=3", 3),
-        ({"launcher": "torchrun"}, "torchrun --standalone --nnodes=1 --nproc-per-node=2", 0),
-        ({"device": "cuda", "world_size": 3}, "torchrun --standalone --nnodes=1 --nproc-per-node=3", 3),
-        ({"device": "cuda", "backend": "gloo"}, "torchrun --standalone --nnodes=1 --nproc-per-node=2", 1),
+        ({"launcher": "torchrun"}, "torchrun --standalone --local-addr=localhost --nnodes=1 --nproc-per-node=2", 0),
+        (
+            {"device": "cuda", "world_size": 3},
+            "torchrun --standalone --local-addr=localhost --nnodes=1 --nproc-per-node=3",
+            3,
+        ),
+        (
+            {"device": "cuda", "backend": "gloo"},
+            "torchrun --standalone --local-addr=localhost --nnodes=1 --nproc-per-node=2",
+            1,
+        ),
     ],
 )
 def test_launcher_and_gpus_follow_the_device(configs, settings, command, gpus):
