@@ -43,14 +43,6 @@ def test_everything_is_made_again_after_what_was_generated_was_deleted(copy):
     runs = {f"runs/{path}": digest for path, digest in digests(copy / "results/tiny/runs").items()}
     assert digests(copy / "results/tiny") == runs
     assert runs.items() < before.items()
-    build(copy, "results/tiny/gate.txt")
-    assert digests(copy / "results/tiny") == before
-
-
-def test_a_cleaned_project_builds_as_a_new_one(copy):
-    before = digests(copy / "results/tiny")
-    clean(copy, "all")
-    assert list((copy / "results").iterdir()) == []
-    assert not (copy / ".snakemake").exists()
+    assert rules_to_run(copy, "results/tiny/gate.txt") >= {"prepare", *RUNS}
     build(copy, "results/tiny/gate.txt")
     assert digests(copy / "results/tiny") == before
