@@ -26,6 +26,9 @@ PROGRAM = "ddp_tokens.launch"
 HOST = "localhost"
 # A rank has said what is wrong by itself; these would add a page about the same exit code.
 SILENCED_LOGGERS = ("torch.distributed.elastic.multiprocessing.api", "torch.multiprocessing.spawn")
+# Else torch warns of each connection whose other end has no name, and of each try to reach a host that is late. It reads
+# this when it is imported.
+QUIETER = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -44,6 +47,8 @@ def parsed(program: str, arguments: Sequence[str], description: str | None) -> a
     if own.nproc_per_node < 1:
         parser.error(f"--nproc-per-node must be 1 or more, not {own.nproc_per_node}")
     end_with(snakemake_of(os.environ), first=lambda: os.kill(os.getpid(), signal.SIGTERM))
+    for name, value in QUIETER.items():
+        os.environ.setdefault(name, value)
     return own
 
 
