@@ -26,8 +26,8 @@ PROGRAM = "ddp_tokens.launch"
 HOST = "localhost"
 # A rank has said what is wrong by itself; these would add a page about the same exit code.
 SILENCED_LOGGERS = ("torch.distributed.elastic.multiprocessing.api", "torch.multiprocessing.spawn")
-# Else torch warns of each connection whose other end has no name, and of each try to reach a host that is late. It reads
-# this when it is imported.
+# Else torch warns of each connection whose other end has no name, and of each try to reach a host that is late. It
+# reads this when it is imported.
 QUIETER = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
 
 
