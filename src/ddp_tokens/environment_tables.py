@@ -35,8 +35,8 @@ def facts_shown(machine: Facts) -> dict[str, str]:
         "torch": torch["error"] if "error" in torch else _torch(torch),
         "CPU": f"{machine['cpu']}; {_cores(machine)}",
         "memory": _memory(machine),
-        "/dev/shm": f"{_size(machine['shared_memory_free_bytes'])} free",
-        "results": f"{machine['results']}, {_size(machine['disk_free_bytes'])} free, locks: {machine['locks']}",
+        "/dev/shm": _free(machine["shared_memory_free_bytes"]),
+        "results": f"{machine['results']}, {_free(machine['disk_free_bytes'])}, locks: {machine['locks']}",
         "driver": _driver(machine),
     }
 
@@ -86,6 +86,10 @@ def _driver(machine: Facts) -> str:
     return told if visible is None else f"{told}; CUDA_VISIBLE_DEVICES is '{visible}'"
 
 
+def _free(number: int | None) -> str:
+    return f"free space {UNKNOWN}" if number is None else f"{gibibytes(number)} free"
+
+
 def _size(number: int | None) -> str:
     return UNKNOWN if number is None else gibibytes(number)
 
@@ -118,16 +122,23 @@ def _of_processes(dual: Facts) -> str:
             process["pid"],
             process["host"],
             process["device"],
-            process["device_name"] if process["uuid"] is None else f"{process['device_name']} {process['uuid']}",
+            _name(process),
             ranges(process["cores"]),
             process["threads"],
             ", ".join(f"{number:g}" for number in process["sums"]),
         ]
         for process in dual["processes"]
     ]
-    headers = ["rank", "process", "host", "device", "name", "cores", "threads", f"sums ({dual['backend']})"]
+    headers = ["rank", "process", "host", "device", "name, UUID", "cores", "threads", f"sums ({dual['backend']})"]
     widths = [None, None, 14, None, 24, 9, None, None]
     return _table(rows, headers, widths)
+
+
+def _name(process: Facts) -> str:
+    """With the beginning of a GPU's UUID, which is enough to tell two apart; the file has the whole."""
+    if process["uuid"] is None:
+        return str(process["device_name"])
+    return f"{process['device_name']} {process['uuid'].removeprefix('GPU-')[:13]}"
 
 
 def ranges(numbers: Sequence[int]) -> str:
@@ -150,5 +161,6 @@ def _found(verdict: Verdict) -> str:
     if verdict.first_difference is not None:
         return str(verdict.first_difference["found"])
     if "needed_bytes" in verdict.observed:
-        return f"{mebibytes(verdict.observed['needed_bytes'])} needed, {mebibytes(verdict.observed['free_bytes'])} free"
+        needed, free = (verdict.observed[name] for name in ("needed_bytes", "free_bytes"))
+        return f"{mebibytes(free)} free" + (f", at least {mebibytes(needed)} needed" if needed else "")
     return ""

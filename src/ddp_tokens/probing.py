@@ -37,8 +37,8 @@ def ask(within_s: float = WITHIN_S, command: Sequence[str] = (sys.executable, "-
     with tempfile.TemporaryDirectory(prefix="ddp-tokens-") as folder:
         path = Path(folder) / "facts.jsonl"
         problem = _run([*command, str(path)], within_s)
-        told = [from_json(line) for line in path.read_text().splitlines()] if path.exists() else []
-    return concluded(told, problem)
+        lines = path.read_text().split("\n")[:-1] if path.exists() else []  # the rest may be half a line
+    return concluded([from_json(line) for line in lines], problem)
 
 
 def concluded(told: Sequence[dict[str, Any]], problem: str | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Limits of a container, from files as the kernel writes them. All sizes are small numbers that can be redone by hand."""
+"""Limits of a container, from files as the kernel writes them; sizes are small numbers that can be redone by hand."""
 
 import pytest
 

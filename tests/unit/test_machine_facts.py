@@ -20,7 +20,7 @@ def test_the_packages_are_the_dependencies_of_the_project():
 
 
 def test_this_machine_in_plain_values(tmp_path, monkeypatch):
-    """On any machine that runs these tests: torch is installed, Linux tells of memory and disk, and locks work in /tmp."""
+    """On any machine that runs these tests Linux tells of memory and disk, and locks work in /tmp."""
     monkeypatch.setattr(facts, "limits", lambda: Limits(cores=1.5, memory=100, left=60, known=True))
     found = facts.machine_facts(tmp_path / "new" / "tiny", {facts.VISIBLE: ""})
     assert json.loads(json.dumps(found)) == found
@@ -74,7 +74,7 @@ def test_this_environment_has_a_version_of_each_package_and_a_lock_for_it():
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "results").write_text("a file")
-    with pytest.raises(OSError, match="Not a directory|File exists") as caught:
+    with pytest.raises(OSError, match=r"Not a directory|File exists") as caught:
         facts.trial_of_locks(tmp_path / "results" / "tiny")
     assert str(tmp_path / "results") in caught.value.filename
 

@@ -165,8 +165,7 @@ def is_built_for(capability: str, architectures: Sequence[str]) -> bool:
     """
     major, _, minor = capability.partition(".")
     own = int(major) * 10 + int(minor)
-    for architecture in architectures:
-        kind, digits, letter = re.findall(r"^(sm|compute)_(\d+)([a-z]?)$", architecture)[0]
+    for kind, digits, letter in re.findall(r"\b(sm|compute)_(\d+)([a-z]?)\b", " ".join(architectures)):
         number = int(digits)
         if own == number or (letter == "" and own > number and (kind == "compute" or own // 10 == number // 10)):
             return True
@@ -215,15 +214,16 @@ def _weights(machine: Facts) -> tuple[int, str]:
 
 def _shared_memory(experiment: Experiment, machine: Facts) -> Verdict:
     batches = needs.shared_memory(experiment)
-    free, by_nccl = machine["shared_memory_free_bytes"], experiment.resolved_backend == "nccl"
-    size = "of unknown size" if batches is None else mebibytes(batches)
-    criterion = f"in /dev/shm, batches of loader workers, {size}: ranks x workers x 2 ahead x rows x bytes of a row"
-    unsure = "how large a batch is, only the rows tell" if batches is None else None
-    if by_nccl:
-        criterion += "; and 1 GiB, which NCCL's guide asks for in containers"
+    free, needed, criterion, unsure = machine["shared_memory_free_bytes"], batches or 0, [], None
+    if experiment.workers:
+        size = "which is not known before the rows are read" if batches is None else mebibytes(batches)
+        criterion.append(f"in /dev/shm the batches of loader workers: ranks x workers x 2 ahead x rows x row, {size}")
+        unsure = "how large a batch is, only the rows tell" if batches is None else None
+    if experiment.resolved_backend == "nccl":
+        criterion.append("in /dev/shm 1 GiB, which NCCL's guide asks for in containers; less may do")
         if free is not None and free < needs.NCCL_SHARED:
             unsure = f"{mebibytes(free)} are free, and NCCL may want more: start the container with --shm-size=1g"
-    return _enough("shared_memory", criterion, free, batches or 0, "in /dev/shm", unsure)
+    return _enough("shared_memory", "; ".join(criterion), free, needed, "in /dev/shm", unsure)
 
 
 def _enough(case: str, criterion: str, free: int | None, needed: int, where: str, unsure: str | None = None) -> Verdict:

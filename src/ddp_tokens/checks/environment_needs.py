@@ -15,8 +15,8 @@ MINIMUM_WEIGHTS = 1_133_360
 FORKED = (355 * MIB, 54 * MIB)
 SEPARATE = (240 * MIB, 265 * MIB)
 WORKER = 75 * MIB  # two loader workers of `images_small` took 86 MiB each, of which 75 came on top
-# results/minimum after a rebuild was 42.9, 55.7 and 81.7 MB on 1, 2 and 4 ranks, of which 36, 47 and 69 times the weights
-# make 40.8, 53.3 and 78.2.
+# results/minimum after a rebuild was 42.9, 55.7 and 81.7 MB on 1, 2 and 4 ranks, of which the weights, 36, 47 and 69
+# times, make 40.8, 53.3 and 78.2.
 BESIDE_WEIGHTS = 2_400_000
 PREFETCHED = 2  # batches per worker, as torch's DataLoader has it
 TOKEN_BYTES = 8 + 8 + 1  # of each position in a batch: token and label as int64, padding as bool
