@@ -6,7 +6,7 @@ from typing import Any
 from tabulate import tabulate
 
 from ddp_tokens.checks.verdict import Verdict
-from ddp_tokens.hardware import gibibytes, mebibytes
+from ddp_tokens.hardware import gibibytes, in_words
 
 Facts = Mapping[str, Any]
 UNKNOWN = "not known"
@@ -162,5 +162,5 @@ def _found(verdict: Verdict) -> str:
         return str(verdict.first_difference["found"])
     if "needed_bytes" in verdict.observed:
         needed, free = (verdict.observed[name] for name in ("needed_bytes", "free_bytes"))
-        return f"{mebibytes(free)} free" + (f", at least {mebibytes(needed)} needed" if needed else "")
+        return f"{in_words(free)} free" + (f", at least {in_words(needed)} needed" if needed else "")
     return ""

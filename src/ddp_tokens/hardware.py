@@ -12,9 +12,11 @@ def gibibytes(number: int) -> str:
     return f"{number / 2**30:.1f} GiB"
 
 
-def mebibytes(number: int) -> str:
-    """In GiB from 1 GiB on."""
-    return gibibytes(number) if number >= 2**30 else f"{number / 2**20:,.0f} MiB"
+def in_words(number: int) -> str:
+    """A size in the unit that leaves it a short number."""
+    if number >= 2**30:
+        return gibibytes(number)
+    return f"{number / 2**20:,.0f} MiB" if number >= 2**20 else f"{number / 2**10:,.0f} KiB"
 
 
 def cores() -> int:

@@ -29,8 +29,8 @@ def written(tmp_path):
 
 @pytest.fixture
 def torch_says(monkeypatch):
-    def say(gpus=(), **changes):
-        told = {"torch": TORCH | changes, "gpus": list(gpus)}
+    def say(changes, tried=()):
+        told = {"torch": TORCH | changes, "gpus": list(tried)}
         monkeypatch.setattr(module, "ask", lambda: told)
 
     return say
@@ -60,7 +60,7 @@ def test_weights_that_are_made_count(arguments, written):
 
 def test_what_fails_is_one_sentence_and_the_file_is_whole(arguments, written, capsys, torch_says, monkeypatch):
     """A build without CUDA for an experiment on GPUs; two processes are not even started."""
-    torch_says(**CPU_BUILD)
+    torch_says(CPU_BUILD)
     monkeypatch.setattr(dual, "_run", lambda *_: pytest.fail("something was started"))
     assert main(PROGRAM, [*arguments, "--dual", "--device", "cuda", "--backend", "gloo"]) == 1
     said = capsys.readouterr()
@@ -74,7 +74,7 @@ def test_what_fails_is_one_sentence_and_the_file_is_whole(arguments, written, ca
 
 
 def test_one_gpu_is_too_few_for_two_processes_over_nccl(arguments, written, capsys, torch_says, monkeypatch):
-    torch_says([GPU], gpus=1)
+    torch_says({"gpus": 1}, [GPU])
     monkeypatch.setattr(dual, "_run", lambda *_: pytest.fail("something was started"))
     assert main(PROGRAM, [*arguments, "--dual", "--device", "cuda", "--world-size", "1"]) == 1
     assert capsys.readouterr().err == (

@@ -4,7 +4,7 @@ import platform
 import pytest
 
 from ddp_tokens import hardware
-from ddp_tokens.hardware import cores, cpu_memory, cpu_memory_available, cpu_name, gibibytes, mebibytes
+from ddp_tokens.hardware import cores, cpu_memory, cpu_memory_available, cpu_name, gibibytes, in_words
 
 
 @pytest.fixture
@@ -47,4 +47,5 @@ def test_this_machine_has_as_much_memory_as_is_available():
 
 def test_sizes_in_words():
     assert gibibytes(3 * 2**29) == "1.5 GiB"
-    assert [mebibytes(size) for size in (0, 2**20, 1023 * 2**20, 2**30)] == ["0 MiB", "1 MiB", "1,023 MiB", "1.0 GiB"]
+    sizes = (0, 2**20 - 2**10, 2**20, 1023 * 2**20, 2**30)
+    assert [in_words(size) for size in sizes] == ["0 KiB", "1,023 KiB", "1 MiB", "1,023 MiB", "1.0 GiB"]

@@ -10,7 +10,7 @@ from typing import Any
 from ddp_tokens.checks import environment_needs as needs
 from ddp_tokens.checks.verdict import FAIL, INCONCLUSIVE, PASS, Verdict
 from ddp_tokens.config import Experiment
-from ddp_tokens.hardware import mebibytes
+from ddp_tokens.hardware import in_words
 
 PYTHON = (3, 11)
 SUMS = (120.0, 48.0)  # of what two ranks give: (12, 12) and (108, 36)
@@ -22,10 +22,10 @@ def check_environment(experiment: Experiment, machine: Facts, dual: Facts | None
     weights, or None where they are not made. `dual`: of dual.start, where two processes were tried.
     """
     verdicts = [_system(machine), _packages(machine["packages"]), _torch(machine["torch"])]
-    verdicts.append(_backend(experiment, machine["torch"]))
     if experiment.device == "cuda":
         verdicts.append(_gpus(experiment, machine))
         verdicts += [_gpu(gpu, machine["torch"]) for gpu in machine["gpus"][: experiment.ranks_per_node]]
+    verdicts.append(_backend(experiment, machine["torch"]))
     verdicts += [_locks(machine), _disk(experiment, machine), _memory(experiment, machine)]
     if experiment.workers or experiment.resolved_backend == "nccl":
         verdicts.append(_shared_memory(experiment, machine))
@@ -187,8 +187,8 @@ def _disk(experiment: Experiment, machine: Facts) -> Verdict:
     weights, whose = _weights(machine)
     needed, copies = needs.disk(experiment, weights), needs.copies_on_disk(experiment)
     criterion = (
-        f"at least {mebibytes(needed)} free for the results: {copies} times the weights ({weights:,} bytes, {whose}) "
-        f"for dumps, checkpoints and what ranks leave, and {mebibytes(needs.BESIDE_WEIGHTS)} for all else of `minimum`"
+        f"at least {in_words(needed)} free for the results: {copies} times the weights ({weights:,} bytes, {whose}) "
+        f"for dumps, checkpoints and what ranks leave, and {in_words(needs.BESIDE_WEIGHTS)} for all else of `minimum`"
     )
     return _enough("disk", criterion, machine["disk_free_bytes"], needed, f"on the disk of {machine['results']}")
 
@@ -197,7 +197,7 @@ def _memory(experiment: Experiment, machine: Facts) -> Verdict:
     weights, whose = _weights(machine)
     needed = needs.memory(experiment, weights)
     criterion = (
-        f"at least {mebibytes(needed)} of memory for one run: as measured on `minimum` for the processes of "
+        f"at least {in_words(needed)} of memory for one run: as measured on `minimum` for the processes of "
         f"{experiment.ranks_per_node} ranks on the CPU, with {experiment.workers} loader workers each and weights of "
         f"{weights:,} bytes ({whose})"
     )
@@ -216,13 +216,13 @@ def _shared_memory(experiment: Experiment, machine: Facts) -> Verdict:
     batches = needs.shared_memory(experiment)
     free, needed, criterion, unsure = machine["shared_memory_free_bytes"], batches or 0, [], None
     if experiment.workers:
-        size = "which is not known before the rows are read" if batches is None else mebibytes(batches)
+        size = "which is not known before the rows are read" if batches is None else in_words(batches)
         criterion.append(f"in /dev/shm the batches of loader workers: ranks x workers x 2 ahead x rows x row, {size}")
         unsure = "how large a batch is, only the rows tell" if batches is None else None
     if experiment.resolved_backend == "nccl":
         criterion.append("in /dev/shm 1 GiB, which NCCL's guide asks for in containers; less may do")
         if free is not None and free < needs.NCCL_SHARED:
-            unsure = f"{mebibytes(free)} are free, and NCCL may want more: start the container with --shm-size=1g"
+            unsure = f"{in_words(free)} are free, and NCCL may want more: start the container with --shm-size=1g"
     return _enough("shared_memory", "; ".join(criterion), free, needed, "in /dev/shm", unsure)
 
 
@@ -232,7 +232,7 @@ def _enough(case: str, criterion: str, free: int | None, needed: int, where: str
     if free is None:
         unsure = f"how much is free {where} cannot be told"
     elif free < needed:
-        found = f"{mebibytes(free)} are free {where}, and {mebibytes(needed)} are needed: free some, or give more"
+        found = f"{in_words(free)} are free {where}, and {in_words(needed)} are needed: free some, or give more"
     return _verdict(case, criterion, {"free_bytes": free, "needed_bytes": needed}, found, unsure)
 
 

@@ -108,7 +108,7 @@ def test_on_a_good_machine_all_pass_in_the_order_of_repair():
 
 def test_gpus_are_judged_where_the_experiment_is_on_cuda_only():
     cases = [each.case for each in judged(experiment=ON_GPUS)]
-    assert cases[4:7] == ["gpus", "gpu_0", "gpu_1"]
+    assert cases[3:7] == ["gpus", "gpu_0", "gpu_1", "backend"]
     assert cases[-1] == "shared_memory", "NCCL wants it"
     assert [each for each in judged() if each.case.startswith("gpu")] == []
 
