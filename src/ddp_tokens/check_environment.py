@@ -50,9 +50,10 @@ def examine(experiment: Experiment, at: Layout, with_two: bool) -> tuple[dict[st
 
     Raises OSError, naming the file, where the results folder cannot be written to.
     """
-    machine = machine_facts(at.root, os.environ) | ask()
+    with dual.ending_by_signal():
+        machine = machine_facts(at.root, os.environ) | ask()
+        machine["dual"] = dual.start(experiment, machine["torch"]) if with_two else None
     machine["weights_bytes"] = at.initial.stat().st_size if at.initial.is_file() else None
-    machine["dual"] = dual.start(experiment, machine["torch"]) if with_two else None
     verdicts = check_environment(experiment, machine, machine["dual"])
     document = {"check": STEP, "machine": machine, "verdicts": [asdict(verdict) for verdict in verdicts]}
     write_json(at.environment, document)

@@ -129,14 +129,13 @@ def _run(command: Sequence[str], said: int, within_s: float) -> int | None:
     """
     environment = dict(os.environ)
     sign_as(SNAKEMAKE, environment)
-    with ending_by_signal():
-        process = subprocess.Popen(command, env=environment, stdout=said, stderr=said, stdin=subprocess.DEVNULL)
-        try:
-            return process.wait(within_s)
-        except subprocess.TimeoutExpired:
-            return None
-        finally:
-            _end(process)
+    process = subprocess.Popen(command, env=environment, stdout=said, stderr=said, stdin=subprocess.DEVNULL)
+    try:
+        return process.wait(within_s)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        _end(process)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

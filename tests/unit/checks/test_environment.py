@@ -125,6 +125,30 @@ def test_the_first_repair_is_that_of_the_first_failure():
     assert sentence.startswith("system: the kernel, 6.1.0, gives no handles of processes (pidfd_open): take Linux 5.3")
     assert sentence.endswith(" (2 more fail)")
     assert first_repair(judged({"locks": "No locks available"})).endswith("or mount it with locks")
+    assert first_repair(judged({"locks": "none", "disk_free_bytes": 0})).endswith("with locks (1 more fail)")
+
+
+ASKED = [
+    ("system", "Python 3.11 or newer, and handles of processes, with which ranks end when what started them has ended"),
+    ("packages", "the 2 packages that the chain imports, each in the version of envs/requirements.lock"),
+    ("torch", "torch can be imported and tells about itself"),
+    ("gpus", "device cuda needs 2 GPUs on this host (one per rank)"),
+    ("gpu_0", "torch has code for this GPU, and a product of whole numbers of 8 at most, exact in float32, is exact"),
+    ("gpu_1", "torch has code for this GPU, and a product of whole numbers of 8 at most, exact in float32, is exact"),
+    ("backend", "torch is a build with nccl"),
+    ("locks", "a file locked by one process (flock) is refused to another, which keeps two runs apart"),
+]
+ASKED_OF_SHARED_MEMORY = (
+    "in /dev/shm the batches of loader workers: ranks x workers x 2 ahead x rows x row, 8 KiB; in /dev/shm 1 GiB, "
+    "which NCCL's guide asks for in containers; less may do"
+)
+
+
+def test_each_verdict_says_by_which_criterion():
+    verdicts = judged(experiment=tiny_experiment(device="cuda", workers=3, batch=5))
+    assert [(each.case, each.criterion) for each in verdicts[: len(ASKED)]] == ASKED
+    assert verdicts[-1].criterion == ASKED_OF_SHARED_MEMORY
+    assert all(each.evidence == {} for each in verdicts), "no file is compared"
 
 
 def test_what_cannot_be_told_fails_nothing():
@@ -138,6 +162,13 @@ def test_what_cannot_be_told_fails_nothing():
 )
 def test_python(python, result):
     assert outcome("system", {"python": python}) == result
+
+
+def test_forbidden_handles_of_processes_are_told_with_what_to_do():
+    assert found("system", {"process_handles": False}) == (
+        "the kernel, 6.1.0, gives no handles of processes (pidfd_open): take Linux 5.3 or newer, or a container engine "
+        "that does not forbid it"
+    )
 
 
 def test_an_old_python_is_named():
@@ -169,6 +200,18 @@ def test_packages(torch, tqdm, result, text):
     assert found("packages", {"packages": packages}).startswith(text)
 
 
+def test_several_packages_are_listed_with_commas():
+    old = {"installed": "2.5", "within": False}
+    packages = {"torch": PACKAGE | old, "tqdm": PACKAGE | old | {"needed": ">=4.66"}}
+    assert found("packages", {"packages": packages}) == (
+        "torch 2.5, tqdm 2.5 does not fit what the project needs, torch>=2.7, tqdm>=4.66: install what fits"
+    )
+    packages = {name: PACKAGE | {"installed": "2.9"} for name in ("torch", "tqdm")}
+    assert found("packages", {"packages": packages}) == (
+        "torch 2.9, tqdm 2.9 where the lock says otherwise: the project was tested with the lock only"
+    )
+
+
 def test_packages_are_counted_and_listed():
     packages = {
         "numpy": PACKAGE,
@@ -192,6 +235,8 @@ def test_a_torch_that_cannot_be_imported_fails_and_leaves_open_what_it_would_hav
     assert [each.outcome for each in verdicts if each.case in ("backend", "gpus")] == ["inconclusive"] * 2
     assert found("gpus", NO_TORCH, ON_GPUS) == found("backend", NO_TORCH) == "torch cannot be asked"
     assert [each.case for each in verdicts if each.outcome == "fail"] == ["torch"]
+    assert verdict("gpus", NO_TORCH, ON_GPUS).criterion == "device cuda needs 2 GPUs on this host (one per rank)"
+    assert verdict("gpus", NO_TORCH, ON_GPUS).observed["seen"] is None
 
 
 def test_a_torch_that_works_is_told():
@@ -241,17 +286,19 @@ TOO_OLD = "The NVIDIA driver on your system is too old (found version 11040)"
         (
             CPU_BUILD,
             NO_DRIVER | {"cuda_visible_devices": ""},
-            "torch 2.13.0 is a build without CUDA, so it sees no GPU",
+            "torch 2.13.0 is a build without CUDA, so it sees no GPU: install a build with CUDA, or set device to cpu",
         ),
         (
             {},
             NO_DRIVER,
-            "torch sees no GPU, and there is no driver here (neither /proc/driver/nvidia nor /dev/nvidia0)",
+            "torch sees no GPU, and there is no driver here (neither /proc/driver/nvidia nor /dev/nvidia0): install "
+            "NVIDIA's driver, or start the container with its GPUs",
         ),
         (
             {},
             {"gpu_device_file": False},
-            "torch sees no GPU: the driver, 580.95, is loaded, but /dev/nvidia0 is missing",
+            "torch sees no GPU: the driver, 580.95, is loaded, but /dev/nvidia0 is missing: start the container, or "
+            "the job, with its GPUs",
         ),
         ({}, {"cuda_visible_devices": ""}, "torch sees no GPU with CUDA_VISIBLE_DEVICES set to '': unset it, or name"),
         (
@@ -334,6 +381,7 @@ def test_architectures_of_hip_have_other_names():
         ("12.0", ["sm_100", "sm_120"], True),
         ("12.1", ["sm_120"], True),
         ("10.3", ["sm_120", "sm_90"], False),
+        ("8.9", ["sm_86"], True),
         ("9.0", [], False),
     ],
 )
@@ -359,6 +407,9 @@ def test_disk_and_memory_are_compared_with_what_is_needed_to_the_byte():
         assert outcome(case, {name: needed - 1}) == "fail"
         assert outcome(case, {name: None}) == "inconclusive"
         assert verdict(case, {name: needed}).observed == {"free_bytes": needed, "needed_bytes": needed}
+    assert found("disk", {"disk_free_bytes": 0}).startswith(
+        "0 KiB are free on the disk of results/tiny, and 66 MiB are"
+    )
 
 
 def test_own_weights_count_where_they_are_made():
@@ -395,12 +446,22 @@ def test_shared_memory_for_batches_of_workers():
     assert outcome("shared_memory", {"shared_memory_free_bytes": None}, WITH_WORKERS) == "inconclusive"
 
 
+def test_too_little_shared_memory_is_told_with_where():
+    assert found("shared_memory", {"shared_memory_free_bytes": 0}, WITH_WORKERS) == (
+        "0 KiB are free in /dev/shm, and 8 KiB are needed: free some, or give more"
+    )
+    assert verdict("shared_memory", {}, WITH_WORKERS).criterion == ASKED_OF_SHARED_MEMORY.partition(";")[0]
+    assert verdict("shared_memory", {}, ON_GPUS).observed["needed_bytes"] == 0
+
+
 def test_batches_whose_size_only_the_rows_tell():
     own = tiny_experiment(workers=1, corpus={"path": "rows.jsonl"})
     assert outcome("shared_memory", {}, own) == "inconclusive"
     assert found("shared_memory", {}, own) == "how large a batch is, only the rows tell"
-    assert "not known before the rows are read" in verdict("shared_memory", {}, own).criterion
-    assert "NCCL" not in verdict("shared_memory", {}, own).criterion
+    assert verdict("shared_memory", {}, own).criterion == (
+        "in /dev/shm the batches of loader workers: ranks x workers x 2 ahead x rows x row, which is not known before "
+        "the rows are read"
+    )
 
 
 def test_what_nccl_wants_of_shared_memory_may_be_less():
@@ -464,6 +525,12 @@ def test_two_processes_on_one_gpu():
     )
     assert not is_shared(on_gpus("GPU-0", "GPU-1"))
     assert what_is_wrong(on_gpus("GPU-0", "GPU-1"), "nccl") is None
+
+
+def test_a_shared_gpu_fails_where_the_backend_is_nccl():
+    dual = {"device": "cuda", "backend": "nccl", "processes": on_gpus("a", "a"), "error": None, "said": []}
+    assert outcome("ranks", {}, ON_GPUS, dual) == "fail"
+    assert outcome("ranks", {}, ON_GPUS, dual | {"backend": "gloo"}) == "pass"
 
 
 def test_without_uuids_the_devices_tell():
