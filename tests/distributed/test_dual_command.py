@@ -58,9 +58,9 @@ def test_two_processes_sum_what_they_know(experiment, tmp_path, capfd, launcher)
     [
         ("die sum_over_ranks", 60, "rank 1 was killed"),
         ("raise sum_over_ranks", 60, "rank 1 raised ArithmeticError: the rank went wrong"),
-        ("hang sum_over_ranks", 3, "rank 1 does not go on"),
-        ("hang agreed_launch", 3, "rank 1 is not there"),
-        ("lie sum_over_ranks", 3, "rank 1"),
+        ("hang sum_over_ranks", 8, "rank 1 does not go on"),
+        ("hang agreed_launch", 8, "rank 1 is not there"),
+        ("lie sum_over_ranks", 8, "rank 1"),
     ],
 )
 def test_a_rank_that_goes_wrong_is_named(experiment, tmp_path, capfd, monkeypatch, fault, timeout_s, told):
@@ -84,7 +84,7 @@ def test_what_does_not_end_in_time_is_ended(experiment, tmp_path, monkeypatch):
     monkeypatch.setenv("FAULT", "hang agreed_launch")
     assert main(PROGRAM, experiment) == 1
     found = verdict_of(tmp_path)["first_difference"]["found"]
-    assert found.startswith("the two processes did not end within 10 s: rank 0 was in the meeting of all ranks")
+    assert found.startswith("the two processes did not end within 10 s: rank 0 ")
     assert found.endswith("rank 1 did not come")
 
 
