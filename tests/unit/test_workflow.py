@@ -257,6 +257,19 @@ def test_too_few_gpus_are_refused_with_both_numbers(configs):
         experiments.require_ready()
 
 
+def test_what_tells_why_a_rebuild_cannot_work_is_not_refused_by_itself(configs, monkeypatch):
+    """Rows that are not there, several hosts, and more GPUs than any machine has."""
+    monkeypatch.setattr(workflow, "visible_gpus", lambda: 0)
+    settings = {"device": "cuda", "world_size": 64, "corpus": {"path": "gone.jsonl"}}
+    experiments = Experiments({"experiments": ["tiny"], **settings})
+    told = ["results/tiny/environment.json"]
+    experiments.require_ready(targets=told)
+    for targets in ([], ["all"], [*told, "results/tiny/gate.txt"]):
+        with pytest.raises(CorpusError):
+            experiments.require_ready(targets=targets)
+    Experiments({"experiments": ["tiny"], "nodes": 2}).require_ready(targets=told)
+
+
 def test_jobs_find_the_python_that_runs_snakemake():
     environment = {"PATH": "/usr/bin"}
     put_this_python_first(environment)
