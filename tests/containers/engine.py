@@ -1,7 +1,8 @@
 """The services of compose.yaml, for real, where no Docker engine runs: podman-compose with podman and runc, as root.
 
 The image is built on a Debian made by debootstrap, or on the image that BASE names. BUILD_OPTIONS are more options for
-`podman build`, such as --volume for a folder of wheels that pip's settings name.
+`podman build`, such as --volume for a folder of wheels that pip's settings name. Where the kernel lets no overlay be mounted,
+STORAGE_DRIVER=vfs.
 """
 
 import os
@@ -22,7 +23,7 @@ DEBIAN = "localhost/debian-with-python"
 PACKAGES = "ca-certificates,python3,python3-venv,python3-pip"
 STORAGE = """\
 [storage]
-driver = "vfs"
+driver = "{driver}"
 graphroot = "{folder}/images"
 runroot = "{folder}/run"
 """
@@ -64,8 +65,10 @@ class Engine:
 
     def build(self, project: Path) -> None:
         base = os.environ.get("BASE") or self._debian()
-        options = [f"--podman-build-args={os.environ['BUILD_OPTIONS']}"] if os.environ.get("BUILD_OPTIONS") else []
-        done = self.compose(project, [*options, "build", "cpu"], BASE=base)
+        options = (
+            f"--podman-build-args=--layers=false {os.environ.get('BUILD_OPTIONS', '')}"  # one copy, none to build on
+        )
+        done = self.compose(project, [options, "build", "cpu"], BASE=base)
         assert done.returncode == 0, done.stdout
 
     def service(self, project: Path, name: str, *command: str) -> subprocess.CompletedProcess[str]:
@@ -94,7 +97,9 @@ class Engine:
 @contextmanager
 def engine_in(folder: Path) -> Iterator[Engine]:
     """At the end no container runs, and the images are gone."""
-    (folder / "storage.conf").write_text(STORAGE.format(folder=folder))
+    (folder / "storage.conf").write_text(
+        STORAGE.format(folder=folder, driver=os.environ.get("STORAGE_DRIVER", "overlay"))
+    )
     (folder / "containers.conf").write_text(LIMITS)
     own = {
         "CONTAINERS_STORAGE_CONF": str(folder / "storage.conf"),
