@@ -1,7 +1,7 @@
 """The services of compose.yaml, for real, where no Docker engine runs: podman-compose with podman and runc, as root.
 
 The image is built on a Debian made by debootstrap, or on the image that BASE names. BUILD_OPTIONS are more options for
-`podman build`, such as --volume for a folder of wheels that pip's settings name. Where the kernel lets no overlay be mounted,
+`podman build`, such as --volume for a folder of wheels that pip's settings name. Where no overlay can be mounted, set
 STORAGE_DRIVER=vfs.
 """
 
