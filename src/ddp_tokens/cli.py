@@ -235,8 +235,20 @@ def _conclude(at: Layout, check: str, verdicts: Sequence[Verdict]) -> int:
     print(
         tabulate(rows, headers=["case", "expected", "outcome", "first difference"], maxcolwidths=[None, None, None, 60])
     )
+    _tell_diagnoses([verdict for verdict in verdicts if not verdict.as_expected])
     _wrote(at.check(check))
     return 0 if all(verdict.as_expected for verdict in verdicts) else UNEXPECTED
+
+
+def _tell_diagnoses(unexpected: Sequence[Verdict]) -> None:
+    """Which known mistakes explain what is not as expected, a line for each case that one explains."""
+    from ddp_tokens.checks.meanings import meaning_of
+
+    for verdict in unexpected:
+        if verdict.diagnosis:
+            print(f"{verdict.case}: {' or '.join(verdict.diagnosis)} ({meaning_of(verdict.diagnosis)})")
+    if unexpected:
+        print("What to do: docs/troubleshooting.md")
 
 
 def _wrote(*paths: Path) -> int:

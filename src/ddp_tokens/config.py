@@ -128,7 +128,7 @@ class Experiment(Section):
     )
     rendezvous_timeout_s: Positive = Field(600, description="seconds in which all hosts must have met to start a run")
     threads_per_rank: Positive = Field(1, description="compute threads of each rank, on any machine")
-    timeout_s: Positive = Field(120, description="seconds after which a collective without answer is an error")
+    timeout_s: Positive = Field(120, description="seconds without an answer of other ranks, or a batch, until it fails")
     tolerances: Tolerances = Field(Tolerances(), description="what gradient parity accepts")
     train_anyway: bool = Field(
         False, description="train although check_loss or gradient parity is not as expected; the report says so"

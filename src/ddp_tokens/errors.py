@@ -7,6 +7,7 @@ UserError
 ├── NormalizationError     a denominator that is not positive
 │   └── EmptyWindowError   no supervised unit on any rank in a window
 ├── WorkloadError          a kind of work lacks a function, or sums over other units than the corpus counts
+├── LoadingError           a process that makes batches ahead has died, or gives none
 ├── LaunchError            ranks were started in another way than the experiment says
 ├── CheckpointError        a checkpoint is missing, incomplete, altered, or of another experiment
 ├── RankFailedError        another rank failed or does not go on, so a collective of this one could not end
@@ -48,6 +49,10 @@ class EmptyWindowError(NormalizationError):
 
 
 class WorkloadError(UserError):
+    pass
+
+
+class LoadingError(UserError):
     pass
 
 

@@ -17,7 +17,7 @@ from torch import Generator
 from torch.utils.data import DataLoader, Dataset
 
 from ddp_tokens.corpora.rows import Row
-from ddp_tokens.errors import UserError
+from ddp_tokens.errors import LoadingError, UserError
 from ddp_tokens.plan import Plan, microbatches_of
 from ddp_tokens.watching import end_with
 from ddp_tokens.workloads import Workload, augmenter
@@ -29,11 +29,14 @@ FOR_THE_RANK = (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 
 @dataclass(frozen=True)
 class Loading:
-    """`workers`: processes. `seed`: of augmentation on rank 0; rank r has `seed` + r."""
+    """`workers`: processes. `seed`: of augmentation on rank 0; rank r has `seed` + r. `timeout_s`: seconds that a rank
+    waits for a batch of its workers; 0: for ever.
+    """
 
     workers: int = 0
     augmentation: str = NONE
     seed: int = 0
+    timeout_s: int = 0
 
 
 @dataclass(frozen=True)
@@ -64,13 +67,16 @@ class Batches(Dataset[Any]):
 
 
 def windows_of_rank(batches: Batches, first: int, until: int) -> Iterator[list[Any]]:
-    """For each of the updates `first` to `until`, this rank's batches on its device. Workers end when it does."""
+    """For each of the updates `first` to `until`, this rank's batches on its device. Workers end when it does.
+
+    Raises LoadingError when a worker dies, or gives no batch in `timeout_s` seconds.
+    """
     window_of = {step: batches.plan[step - 1][batches.world.rank] for step in range(first, until + 1)}
     places = [(step, index) for step, microbatches in window_of.items() for index in range(len(microbatches))]
     made = _made(batches, places)
     try:
-        for microbatches in window_of.values():
-            yield [_usable(next(made), batches.world) for _ in microbatches]
+        for step, microbatches in window_of.items():
+            yield [_usable(_next(made, batches, step), batches.world) for _ in microbatches]
     finally:
         del made  # with it go the workers; the traceback of an error would keep both
 
@@ -88,6 +94,7 @@ def _made(batches: Batches, places: Sequence[tuple[int, int]]) -> Iterator[Any]:
             sampler=places,
             collate_fn=_as_it_is,
             num_workers=workers,
+            timeout=batches.loading.timeout_s if workers else 0,
             persistent_workers=workers > 0,
             multiprocessing_context="fork" if workers else None,
             worker_init_fn=_obey_only_the_rank,
@@ -99,6 +106,30 @@ def _made(batches: Batches, places: Sequence[tuple[int, int]]) -> Iterator[Any]:
         return iter(loader)  # forks the workers, which so never have a moment in which a signal ends them
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _next(made: Iterator[Any], batches: Batches, step: int) -> Any:
+    """A worker that finds no shared memory for a batch prints why and goes on, and its batch never comes."""
+    try:
+        return next(made)
+    except (RuntimeError, ConnectionError, EOFError) as error:
+        if isinstance(error, RuntimeError) and not str(error).startswith("DataLoader"):
+            raise
+        raise LoadingError(_why_none(str(error), batches, step)) from error
+
+
+def _why_none(told: str, batches: Batches, step: int) -> str:
+    rank = batches.world.rank
+    if "timed out" in told:
+        return (
+            f"rank {rank} got no batch of update {step} from its workers in {batches.loading.timeout_s} s: where 'No "
+            "space left on device' stands above, /dev/shm is too small (`df -h /dev/shm`; of a container, --shm-size); "
+            "otherwise raise timeout_s, or set workers to 0"
+        )
+    return (
+        f"rank {rank} lost a worker before it had all batches of update {step} ({' '.join(told.split())}): where the "
+        "kernel's log (`dmesg`) says that memory was short, lower workers or batch"
+    )
 
 
 def _as_it_is(batch: Any) -> Any:

@@ -1,4 +1,7 @@
-"""Locks that end with the process that holds them, however it ends. A program that it starts does not inherit them."""
+"""Locks that end with the process that holds them, however it ends. A program that it starts does not inherit them.
+
+All raise LaunchError where the file system has no locks.
+"""
 
 import fcntl
 import os
@@ -6,6 +9,7 @@ import time
 from pathlib import Path
 from typing import IO
 
+from ddp_tokens.errors import LaunchError
 from ddp_tokens.machine import name_of, this_machine
 
 RETRY_S = 0.1
@@ -78,7 +82,8 @@ def _locked(stream: IO[str], kind: int) -> bool:
     except BlockingIOError:
         return False
     except OSError as error:
-        error.filename = stream.name
-        error.add_note("its file system has no locks (flock), which keep two runs apart: use another, or mount it so")
-        raise
+        raise LaunchError(
+            f"{stream.name}: {error.strerror}; its file system has no locks (flock), which keep two runs apart: use "
+            "another, or mount it so"
+        ) from error
     return True

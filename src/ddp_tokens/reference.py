@@ -35,8 +35,8 @@ def write_references(experiment: Experiment, at: Layout) -> None:
     parts.safetensors holds CASE/RANK/MICROBATCH/PARAMETER in float64.
     """
     make_deterministic(experiment.threads_per_rank)
+    prepared = read_prepared(experiment, at)  # before anything is written: it may refuse
     write_initial_weights(experiment, at)
-    prepared = read_prepared(experiment, at)
     workload = load(experiment.workload)
 
     def model(dtype: torch.dtype) -> torch.nn.Module:

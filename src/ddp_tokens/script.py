@@ -2,37 +2,49 @@
 
 import logging
 import os
+import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 from ddp_tokens.errors import UserError
 from ddp_tokens.files import write_text
-from ddp_tokens.options import USER_ERROR
+from ddp_tokens.options import USER_ERROR, sentence
 from ddp_tokens.sources import PACKAGE
 from ddp_tokens.watching import end_with, snakemake_of
 
 
 @contextmanager
 def logged(log: str) -> Iterator[None]:
-    """Leave in the rule's log what the step logged, from INFO on, and what stopped it: one sentence for a UserError,
-    the traceback for anything else.
+    """Leave in the rule's log what the step logged, from INFO on, and what stopped it: one sentence for a UserError or
+    a file that cannot be read or written, the traceback for anything else. Where there is no space for the log, both
+    stand on standard error.
 
     The process ends with Snakemake, also when that is killed: it must not write into what the next call builds.
     """
     end_with(snakemake_of(os.environ))
-    Path(log).parent.mkdir(parents=True, exist_ok=True)
     with _lines_logged() as lines:
         try:
             yield
-        except UserError as error:
-            write_text(log, "".join([*lines, f"{error}\n"]))
-            raise SystemExit(USER_ERROR) from None
-        except Exception:
-            write_text(log, "".join([*lines, traceback.format_exc()]))
-            raise SystemExit(1) from None
+        except Exception as error:
+            why, code = _ended_by(error)
+            _leave(log, [*lines, why])
+            raise SystemExit(code) from None
+        _leave(log, lines)
+
+
+def _ended_by(error: Exception) -> tuple[str, int]:
+    """What the log says of it, and the exit code."""
+    if isinstance(error, UserError) or (isinstance(error, OSError) and error.filename is not None):
+        return f"{sentence(error)}\n", USER_ERROR
+    return traceback.format_exc(), 1
+
+
+def _leave(log: str, lines: Sequence[str]) -> None:
+    try:
         write_text(log, "".join(lines))
+    except OSError as error:
+        sys.stderr.write("".join([*lines, f"{sentence(error)}\n"]))
 
 
 class _Collector(logging.Handler):

@@ -56,13 +56,17 @@ def summarize(
     return document | {"as_expected": not unexpected(document)}
 
 
+def _explained(diagnosis: Sequence[str]) -> str:
+    return f" ({' or '.join(diagnosis)})" if diagnosis else ""
+
+
 def unexpected(summary: Mapping[str, Any]) -> list[str]:
     """One phrase for each verdict that is not as expected, and for each check that holds none."""
     problems = [f"{check} holds no verdict" for check, number in summary["checks"].items() if not number]
     if not summary["checks"]:
         problems.append("there is no check")
     problems += [
-        f"{verdict['check']}/{verdict['case']} {verdict['problem']}"
+        f"{verdict['check']}/{verdict['case']} {verdict['problem']}{_explained(verdict['diagnosis'])}"
         for verdict in summary["verdicts"]
         if verdict["problem"]
     ]

@@ -57,7 +57,7 @@ def how_of(
         experiment.optimizer.clip_norm,
         precision_of(experiment, device),
         schedule_of(experiment, optimizer, windows_per_epoch),
-        Loading(experiment.workers, experiment.augmentation, experiment.seed),
+        Loading(experiment.workers, experiment.augmentation, experiment.seed, experiment.timeout_s),
     )
 
 

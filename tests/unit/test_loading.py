@@ -5,16 +5,18 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
 
+from ddp_tokens import loading
 from ddp_tokens.config import Images
 from ddp_tokens.corpora.images import make, recipe
 from ddp_tokens.corpora.pixels import open_images
 from ddp_tokens.corpora.rows import Row
 from ddp_tokens.corpora.training_rows import TrainingRows
-from ddp_tokens.errors import CorpusError
+from ddp_tokens.errors import CorpusError, LoadingError
 from ddp_tokens.loading import Batches, Loading, windows_of_rank
 from ddp_tokens.plan import make_epochs
 from ddp_tokens.sampler import sampler
@@ -31,8 +33,8 @@ DEAL = sampler(9, 2, 0, False)
 PLAN = list(make_epochs(TrainingRows(TRAINING), DEAL, steps=4, accumulation=2, batch=2, drop_last=False))
 
 
-def windows(first=1, until=4, rank=0, **loading):
-    return list(windows_of_rank(Batches(images, PLAN, ROWS, World(rank, rank, 2), Loading(**loading)), first, until))
+def windows(first=1, until=4, rank=0, **settings):
+    return list(windows_of_rank(Batches(images, PLAN, ROWS, World(rank, rank, 2), Loading(**settings)), first, until))
 
 
 def same(one, other):
@@ -126,6 +128,43 @@ def test_an_image_that_cannot_be_read_is_one_sentence(workers):
     assert refusal.value.__cause__ is None
 
 
+def sleep_for_ever(index):
+    time.sleep(3600)
+
+
+class CannotBeSent:
+    """As torch's tensors where /dev/shm is full: it fails in a thread of the worker, which prints that and goes on."""
+
+    def collate(self, rows):
+        return lambda: rows
+
+
+@pytest.mark.parametrize(
+    ("workload", "image", "sentence"),
+    [
+        (
+            images,
+            sleep_for_ever,
+            "rank 0 got no batch of update 3 from its workers in 2 s: where 'No space left on device' ",
+        ),
+        (
+            CannotBeSent(),
+            None,
+            "rank 0 got no batch of update 1 from its workers in 2 s: where 'No space left on device' ",
+        ),
+    ],
+)
+def test_workers_that_give_no_batch_are_not_waited_for_for_ever(workload, image, sentence):
+    before = children()
+    rows = BROKEN | {"broken": Row("broken", "train", (), (0,), index=8, images=image)}
+    made = windows_of_rank(Batches(workload, ENDS_BROKEN, rows, World(0, 0, 2), Loading(1, timeout_s=2)), 1, 4)
+    with pytest.raises(LoadingError) as refusal:
+        list(made)
+    assert str(refusal.value).startswith(sentence)
+    del made, refusal
+    assert children() == before
+
+
 def children():
     return {child.pid for child in multiprocessing.active_children()}
 
@@ -146,6 +185,45 @@ def test_workers_end_with_the_windows(ending):
             list(made)
     del made
     assert children() == before
+
+
+DYING = """
+from tests.unit.test_loading import *
+def die(index):
+    os.kill(os.getpid(), signal.SIGKILL)
+rows = BROKEN | {"broken": Row("broken", "train", (), (0,), index=8, images=die)}
+list(windows_of_rank(Batches(images, ENDS_BROKEN, rows, World(0, 0, 2), Loading(1, timeout_s=20)), 1, 4))
+"""
+
+
+def test_a_worker_that_is_killed_ends_the_process():
+    """With a sentence only where the rank was waiting for a batch: torch raises wherever the main thread is."""
+    environment = os.environ | {"PYTHONPATH": f"{PROJECT / 'src'}:{PROJECT}"}
+    done = subprocess.run([sys.executable, "-c", DYING], env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. "),
+        ConnectionResetError(104, "Connection reset by peer"),
+    ],
+)
+def test_a_lost_worker_is_named_with_what_to_look_at(error):
+    """Both are what torch raises in a rank that waits for a batch of a worker that was killed."""
+
+    def made():
+        raise error
+        yield
+
+    batches = Batches(images, PLAN, ROWS, World(1, 1, 2), Loading(1))
+    with pytest.raises(LoadingError) as refusal:
+        loading._next(made(), batches, 3)
+    assert str(refusal.value) == (
+        f"rank 1 lost a worker before it had all batches of update 3 ({str(error).strip()}): where the kernel's log "
+        "(`dmesg`) says that memory was short, lower workers or batch"
+    )
 
 
 FAILING = """

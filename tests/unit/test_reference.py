@@ -4,7 +4,8 @@ import torch
 
 from ddp_tokens.checks.gradient_norms import algebra_tolerances, errors, largest_ratio
 from ddp_tokens.corpora.rows import supervised
-from ddp_tokens.errors import WorkloadError
+from ddp_tokens.errors import PlanError, WorkloadError
+from ddp_tokens.files import digests
 from ddp_tokens.inputs import Prepared
 from ddp_tokens.layout import Layout
 from ddp_tokens.plan import windows_to_compare
@@ -176,3 +177,12 @@ def test_the_same_seed_gives_the_same_files_and_another_seed_others(tmp_path):
         assert path.read_bytes() == (second.root / path.relative_to(first.root)).read_bytes()
     write_initial_weights(tiny_experiment(seed=3), second)
     assert first.initial.read_bytes() != second.initial.read_bytes()
+
+
+def test_a_refusal_leaves_what_is_there(tmp_path):
+    """Weights of another seed beside the references of this one would fail every later comparison."""
+    at = written_in(tmp_path)
+    before = digests(path for path in at.root.rglob("*") if path.is_file())
+    with pytest.raises(PlanError, match="was made for seed 17, not 5"):
+        write_references(view(tiny_experiment(seed=5), "reference"), at)
+    assert digests(path for path in at.root.rglob("*") if path.is_file()) == before

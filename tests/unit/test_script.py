@@ -1,4 +1,6 @@
+import errno
 import logging
+import os
 
 import pytest
 
@@ -22,6 +24,23 @@ def test_a_user_error_is_one_sentence_and_exit_code_2(tmp_path):
         fail(tmp_path / "step.log", PlanError("prepare again"))
     assert stop.value.code == 2
     assert (tmp_path / "step.log").read_text() == "prepare again\n"
+
+
+def test_a_file_that_cannot_be_written_is_one_sentence_and_exit_code_2(tmp_path):
+    with pytest.raises(SystemExit) as stop:
+        fail(tmp_path / "step.log", OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "results/tiny/plan.json"))
+    assert stop.value.code == 2
+    sentence = "results/tiny/plan.json: No space left on device: free some space and start again\n"
+    assert (tmp_path / "step.log").read_text() == sentence
+
+
+def test_where_the_log_cannot_be_written_the_reason_stands_on_standard_error(tmp_path, capsys):
+    """On a full disk the log fails for the same reason as the step; a page of tracebacks would hide both."""
+    (tmp_path / "log").write_text("a file, where the log's folder should be")
+    with pytest.raises(SystemExit) as stop:
+        fail(tmp_path / "log" / "step.log", PlanError("prepare again"))
+    assert stop.value.code == 2
+    assert capsys.readouterr().err == f"prepare again\n{tmp_path / 'log'}: File exists\n"
 
 
 def test_anything_else_leaves_its_traceback(tmp_path):

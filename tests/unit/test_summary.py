@@ -1,4 +1,5 @@
 import io
+from dataclasses import replace
 
 import pandas
 import pytest
@@ -79,6 +80,13 @@ def test_gate_names_every_check_and_case_that_is_not_as_expected(tmp_path):
         "gradient_parity/mean_of_means.native.first is pass, expected fail; "
         f"{tmp_path}/report/verdicts.html shows the numbers"
     )
+
+
+def test_gate_names_the_mistake_that_explains_a_failure(tmp_path):
+    explained = replace(verdict("start_rank_0", "pass", "fail"), diagnosis=("optimizer_state_lost", "schedule_lost"))
+    sentence = r"start_rank_0 is fail, expected pass \(optimizer_state_lost or schedule_lost\); "
+    with pytest.raises(GateError, match=sentence):
+        gate_on(tmp_path, summary_of({"resume": [explained]}))
 
 
 def test_gate_judges_by_the_outcomes_not_by_the_conclusion_in_the_file(tmp_path):
