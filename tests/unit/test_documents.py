@@ -12,7 +12,6 @@ from ddp_tokens.config_reading import sections_of
 from ddp_tokens.sources import SOURCE_ROOT, module_path
 from ddp_tokens.steps import PROJECT_ROOT, STEPS
 
-COMING = {"acquire", "check-environment", "clean"}
 TROUBLES = (PROJECT_ROOT / "docs" / "troubleshooting.md").read_text()
 # Words of other programs, and fields of files that a rank or a check writes.
 OTHER_NAMES = {
@@ -80,7 +79,7 @@ def test_a_sentence_that_the_program_does_not_say_would_be_noticed():
 
 @pytest.mark.parametrize("command", sorted(set(re.findall(r"ddp_tokens\.cli ([\w-]+)", TROUBLES))))
 def test_each_command_exists(command):
-    assert command in {*COMMANDS, *TOOLS, *COMING}
+    assert command in {*COMMANDS, *TOOLS}
 
 
 @pytest.mark.parametrize("module", sorted(set(re.findall(r"-m (ddp_tokens[\w.]*)", TROUBLES))))
