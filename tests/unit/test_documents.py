@@ -13,11 +13,11 @@ from ddp_tokens.sources import SOURCE_ROOT, module_path
 from ddp_tokens.steps import PROJECT_ROOT, STEPS
 
 TROUBLES = (PROJECT_ROOT / "docs" / "troubleshooting.md").read_text()
-# Words of other programs, and fields of files that a rank or a check writes.
+# Words of other programs, fields of files that a rank or a check writes, and cases of the environment.
 OTHER_NAMES = {
     *("accumulation_steps", "broadcast_buffers", "find_unused_parameters", "loss_sum"),
     *("no_grad", "no_sync", "oom_kill", "set_epoch", "zero_grad", "global_count", "first_difference", "next_best"),
-    *("next_best_residual", "communication_s", "reducing_backward_s", "forward_s", "data_s"),
+    *("gpu_0", "shared_memory", "next_best_residual", "communication_s", "reducing_backward_s", "forward_s", "data_s"),
 }
 
 
