@@ -19,6 +19,7 @@ from typing import Any
 from ddp_tokens.config import Experiment
 from ddp_tokens.errors import EvidenceError
 from ddp_tokens.files import read_json
+from ddp_tokens.launchers import module_and_options
 from ddp_tokens.options import run_as_program
 from ddp_tokens.progress import place_file
 from ddp_tokens.stopping import SIGNALLED
@@ -27,11 +28,6 @@ from ddp_tokens.watching import SNAKEMAKE, sign_as
 PROGRAM = "ddp_tokens.dual"
 RANKS = 2
 RESULT = "ranks.json"
-LAUNCHERS = {
-    "fork": ["ddp_tokens.launch"],
-    "spawn": ["ddp_tokens.spawn"],
-    "torchrun": ["torch.distributed.run", "--standalone", "--nnodes=1"],
-}
 # To import torch twice, and CUDA's and NCCL's first steps, on a busy machine; the experiment's timeout_s comes on top.
 STARTED_WITHIN_S = 120
 ENDED_WITHIN_S = 5
@@ -91,7 +87,7 @@ def cannot_start(experiment: Experiment, torch: Mapping[str, Any]) -> str | None
 
 def command(experiment: Experiment, folder: Path) -> list[str]:
     """As the rules start the ranks of an experiment, but two, on this host."""
-    launcher = [sys.executable, "-m", *LAUNCHERS[experiment.resolved_launcher], f"--nproc-per-node={RANKS}"]
+    launcher = [sys.executable, "-m", *module_and_options(experiment.resolved_launcher, RANKS)]
     limits = [f"--timeout-s={experiment.timeout_s}", f"--threads={experiment.threads_per_rank}"]
     work = [f"--device={experiment.device}", f"--backend={experiment.resolved_backend}"]
     return [*launcher, "-m", PROGRAM, *work, *limits, str(folder)]

@@ -18,12 +18,12 @@ import uuid
 from collections.abc import Mapping, Sequence
 from types import FrameType
 
+from ddp_tokens.launchers import HOST
 from ddp_tokens.options import run_as_program
 from ddp_tokens.stopping import SIGNALLED
 from ddp_tokens.watching import LAUNCHER, end_with, sign_as, snakemake_of
 
 PROGRAM = "ddp_tokens.launch"
-HOST = "localhost"
 # A rank has said what is wrong by itself; these would add a page about the same exit code.
 SILENCED_LOGGERS = ("torch.distributed.elastic.multiprocessing.api", "torch.multiprocessing.spawn")
 # Else torch warns of each connection whose other end has no name, and of each try to reach a host that is late. It
@@ -71,7 +71,7 @@ def launch(module: str, arguments: Sequence[str], ranks: int) -> int:
         run_id=str(uuid.uuid4()),
         rdzv_backend="c10d",
         rdzv_endpoint=f"{HOST}:0",
-        local_addr=HOST,  # torch takes this host's name, which not every host can resolve, containers among them
+        local_addr=HOST,
         start_method="fork",
         max_restarts=0,
         monitor_interval=0.1,

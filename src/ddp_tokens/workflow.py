@@ -14,6 +14,7 @@ from ddp_tokens.control_settings import require_suitable
 from ddp_tokens.corpora import own_images
 from ddp_tokens.errors import ConfigError, CorpusError, LaunchError
 from ddp_tokens.files import to_json, write_text
+from ddp_tokens.launchers import shell_command
 from ddp_tokens.layout import ENVIRONMENT, Layout, checkpoint_name
 from ddp_tokens.locks import holders, lock_alone
 from ddp_tokens.prepare import require_preparable
@@ -134,11 +135,7 @@ class Experiments:
         return self._launch(name, max(self.get(name).measured_processes))
 
     def _launch(self, name: str, ranks: int) -> str:
-        launcher = self.get(name).resolved_launcher
-        if launcher == "torchrun":
-            return f"torchrun --standalone --local-addr=localhost --nnodes=1 --nproc-per-node={ranks}"
-        program = "spawn" if launcher == "spawn" else "launch"
-        return f"python -m ddp_tokens.{program} --nproc-per-node={ranks}"
+        return shell_command(self.get(name).resolved_launcher, ranks)
 
     def threads(self, name: str) -> int:
         """Cores that the ranks of one run keep busy: half of their threads.

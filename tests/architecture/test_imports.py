@@ -60,6 +60,7 @@ ROOMS = [
     "script",
     "prepare",
     "slurm",
+    "launchers",
     "workflow",
     "checks",
     "listing",

@@ -64,7 +64,7 @@ def test_what_can_work_is_tried(experiment, gpus):
     [
         ({}, ["ddp_tokens.launch"]),
         ({"launcher": "spawn"}, ["ddp_tokens.spawn"]),
-        ({"device": "cuda"}, ["torch.distributed.run", "--standalone", "--nnodes=1"]),
+        ({"device": "cuda"}, ["torch.distributed.run", "--standalone", "--local-addr=localhost", "--nnodes=1"]),
         ({"world_size": 8, "nodes": 2}, ["ddp_tokens.launch"]),
     ],
 )
