@@ -72,8 +72,8 @@ class Engine:
         assert done.returncode == 0, done.stdout
 
     def service(self, project: Path, name: str, *command: str) -> subprocess.CompletedProcess[str]:
-        """What `docker compose run --rm NAME COMMAND` does."""
-        return self.compose(project, ["run", "--rm", "-T", name, *command])
+        """What `docker compose run --rm NAME COMMAND` does. podman-compose wants to be told the service's profile."""
+        return self.compose(project, [f"--profile={name}", "run", "--rm", "-T", name, *command])
 
     def compose(self, project: Path, arguments: Sequence[str], **variables: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

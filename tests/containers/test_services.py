@@ -89,19 +89,19 @@ def test_a_killed_container_is_gone_on_from(engine, project, tmp_path):
     again = engine.service(project, "cpu", "snakemake", "--cores", "2", GATE)
     assert again.returncode == 0, again.stdout
     logs = "".join(path.read_text() for path in (project / "results/tiny/logs").glob("*.log"))
-    assert "going on from" in logs
+    assert "continuing after update" in logs
     undisturbed = set_up(copy_of_checkout(tmp_path / "undisturbed"), ENOUGH_TO_BE_KILLED)
     assert engine.service(undisturbed, "cpu", "snakemake", "--cores", "2", GATE).returncode == 0
     assert differing(digests(project / "results/tiny"), digests(undisturbed / "results/tiny")) == set()
 
 
 def test_a_container_waits_for_nobody_who_builds_in_the_same_folder(engine, project):
-    held = lock_alone(project / LOCK)
-    os.chown(project / LOCK, USER, USER)
-    refused = engine.service(project, "cpu", "snakemake", "--cores", "2", "exercise")
+    set_up(project)
+    with lock_alone(project / LOCK):
+        os.chown(project / LOCK, USER, USER)
+        refused = engine.service(project, "cpu", "snakemake", "--cores", "2", GATE)
     assert refused.returncode != 0
     assert f"another snakemake builds in this folder, process {os.getpid()} on host {platform.node()}" in refused.stdout
-    held.close()
 
 
 def test_nothing_needs_a_download(engine, project):
