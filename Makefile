@@ -1,5 +1,6 @@
 # make          build everything and print the verdicts
 # make test     the whole test suite       make test-hosts   all tests on several hosts (root, see CONTRIBUTING.md)
+# make test-containers   builds the image and runs its services (root, podman; see CONTRIBUTING.md)
 # make check    format, lint and types       make fix   repair what can be repaired
 # make docs     config/README.md             make lock  the locks and environment.yaml in envs/
 
@@ -15,7 +16,7 @@ endif
 
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: all test test-hosts check fix docs lock
+.PHONY: all test test-hosts test-containers check fix docs lock
 .DELETE_ON_ERROR:
 
 all: $(INSTALLED)
@@ -26,6 +27,9 @@ test: $(INSTALLED)
 
 test-hosts: $(INSTALLED)
 	python -m pytest --all-hosts tests/hosts tests/slurm
+
+test-containers: $(INSTALLED)
+	python -m pytest --containers tests/containers
 
 check: $(INSTALLED)
 	ruff format --check $(PATHS)

@@ -46,7 +46,7 @@ wildcard_constraints:
 
 onstart:
     experiments.require_alone()
-    experiments.require_ready(is_submitted=not workflow.local_exec)
+    experiments.require_ready(is_submitted=not workflow.local_exec, targets=targets)
 
 
 onerror:
@@ -79,6 +79,7 @@ rule all:
 
 
 include: "rules/settings.smk"
+include: "rules/environment.smk"
 include: "rules/prepare.smk"
 include: "rules/gradients.smk"
 include: "rules/runs.smk"

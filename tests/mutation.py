@@ -52,6 +52,8 @@ MODULES = [
     "checks.resume",
     "checks.resume_ranks",
     "checks.resume_diagnosis",
+    "checks.environment",
+    "checks.environment_needs",
 ]
 COPIED = ("src", "tests", "config", "pyproject.toml")
 NEEDED = 0.9

@@ -196,7 +196,13 @@ COMMANDS: dict[str, Callable[[Experiment, Layout], int]] = {
 
 # Not steps of an experiment: a module with main(program, arguments) -> exit code, imported when it is called.
 TOOLS: dict[str, tuple[str, str]] = {
+    "acquire": ("ddp_tokens.acquire", "what experiments read from outside the project, and that they need no download"),
+    "check-environment": (
+        "ddp_tokens.check_environment",
+        "what this machine has, and whether the experiment can run here",
+    ),
     "config-docs": ("ddp_tokens.config_docs", "every field of an experiment, as Markdown"),
+    "clean": ("ddp_tokens.clean", "deletes what was made: checkpoints, everything below results/, caches"),
 }
 
 

@@ -13,6 +13,7 @@ UserError
 ├── RankFailedError        another rank failed or does not go on, so a collective of this one could not end
 ├── DivergedError          the loss or the gradient's norm of an update is not a number, or too large for float16
 ├── UnprovenGradientError  training was asked for although a verdict is not as expected
+├── CleanError             files cannot be deleted: something is at work, or git does not say what it tracks
 ├── GateError              the chain is done and an outcome is not the expected one
 └── EvidenceError          a file that a check or a figure reads is missing or malformed
 """
@@ -80,6 +81,10 @@ class UnprovenGradientError(UserError):
 
 
 class GateError(UserError):
+    pass
+
+
+class CleanError(UserError):
     pass
 
 

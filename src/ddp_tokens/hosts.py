@@ -28,7 +28,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field, ValidationError
 
 from ddp_tokens.errors import LaunchError
-from ddp_tokens.launch import SILENCED_LOGGERS, name_killed_ranks, pass_on
+from ddp_tokens.launch import QUIETER, SILENCED_LOGGERS, name_killed_ranks, pass_on
 from ddp_tokens.machine import interface_of, is_own_address, own_address_towards
 from ddp_tokens.options import USER_ERROR, run_as_program
 from ddp_tokens.setting_types import NonNegative, Positive
@@ -41,8 +41,8 @@ TRAIN = "ddp_tokens.train"
 OF_AGENT = "torch.distributed.elastic.agent.server.api"
 INTERFACE = "GLOO_SOCKET_IFNAME"
 THIS_HOST = "127.0.0.1"
-# Threads as torchrun sets them, with a page about it; no warning with a stack of each try to reach a host that is late.
-QUIETER = {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
+# As torchrun sets it, with a page about it.
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 # Jobs that share a host get ports of their own from the number of the job: above those of well-known services, below
 # those that Linux gives to outgoing connections.
 SLURM_PORTS = range(20000, 32000)
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str]) -> int:
     if hosts.nnodes > 1:
         require_known(hosts.master_addr)
         use_interface_of(own_address, os.environ)
-    for name, value in QUIETER.items():
+    for name, value in (ONE_THREAD | QUIETER).items():
         os.environ.setdefault(name, value)
     end_with(snakemake_of(os.environ), first=lambda: os.kill(os.getpid(), signal.SIGTERM))
     if hosts.nnodes > 1:

@@ -18,6 +18,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from types import FrameType
 
+from ddp_tokens.launchers import HOST
 from ddp_tokens.options import run_as_program
 from ddp_tokens.stopping import SIGNALLED
 from ddp_tokens.watching import LAUNCHER, end_with, sign_as, snakemake_of
@@ -25,6 +26,9 @@ from ddp_tokens.watching import LAUNCHER, end_with, sign_as, snakemake_of
 PROGRAM = "ddp_tokens.launch"
 # A rank has said what is wrong by itself; these would add a page about the same exit code.
 SILENCED_LOGGERS = ("torch.distributed.elastic.multiprocessing.api", "torch.multiprocessing.spawn")
+# Else torch warns of each connection whose other end has no name, and of each try to reach a host that is late. It
+# reads this when it is imported.
+QUIETER = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -43,6 +47,8 @@ def parsed(program: str, arguments: Sequence[str], description: str | None) -> a
     if own.nproc_per_node < 1:
         parser.error(f"--nproc-per-node must be 1 or more, not {own.nproc_per_node}")
     end_with(snakemake_of(os.environ), first=lambda: os.kill(os.getpid(), signal.SIGTERM))
+    for name, value in QUIETER.items():
+        os.environ.setdefault(name, value)
     return own
 
 
@@ -64,7 +70,8 @@ def launch(module: str, arguments: Sequence[str], ranks: int) -> int:
         nproc_per_node=ranks,
         run_id=str(uuid.uuid4()),
         rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
+        rdzv_endpoint=f"{HOST}:0",
+        local_addr=HOST,
         start_method="fork",
         max_restarts=0,
         monitor_interval=0.1,

@@ -5,6 +5,7 @@ from pathlib import Path
 
 NATIVE, FLOAT64, PARTS = "native", "float64", "parts"
 DTYPES = (NATIVE, FLOAT64)
+ENVIRONMENT = "environment.json"
 
 
 @dataclass(frozen=True)
@@ -12,6 +13,11 @@ class Layout:
     """`root` is results/EXP."""
 
     root: Path
+
+    @property
+    def environment(self) -> Path:
+        """Of the machine, not of the experiment: no check of the results."""
+        return self.root / ENVIRONMENT
 
     @property
     def rows(self) -> Path:

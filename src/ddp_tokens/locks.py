@@ -50,6 +50,16 @@ def lock_shared(path: Path) -> IO[str] | None:
     return None
 
 
+def is_held(path: Path) -> bool:
+    """Whether another process holds it, alone or shared. Makes no file and writes nothing."""
+    try:
+        stream = open(path, "r+" if os.access(path, os.W_OK) else "r")  # noqa: SIM115
+    except FileNotFoundError:
+        return False
+    with stream:
+        return not _locked(stream, fcntl.LOCK_EX)
+
+
 def holders(path: Path) -> str:
     """Those that have signed the lock file, for a sentence: "process 12", "processes 12, 13 on host a". Of this machine
     only those that live.

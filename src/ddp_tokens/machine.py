@@ -1,12 +1,14 @@
 """Which machine this is, and by which of its addresses another reaches it. Sends nothing. No torch."""
 
 import fcntl
+import os
 import socket
 import struct
 from functools import cache
 from pathlib import Path
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+PID_NAMESPACE = Path("/proc/self/ns/pid")
 ADDRESS_OF_INTERFACE = 0x8915  # SIOCGIFADDR of <linux/sockios.h>
 LONGEST_INTERFACE = 15
 ANY_PORT = 9  # connecting a datagram socket only looks up the route
@@ -14,8 +16,13 @@ ANY_PORT = 9  # connecting a datagram socket only looks up the route
 
 @cache
 def this_machine() -> str:
-    """NAME/BOOT: where two agree, a process number means the same process. Machines may share a name."""
-    return f"{socket.gethostname()}/{BOOT_ID.read_text().strip()}"
+    """NAME/BOOT/NAMESPACE: where two agree, a process number means the same process.
+
+    Machines may share a name, and containers may share the name and the kernel of their host, but number their own
+    processes (pid_namespaces(7)).
+    """
+    namespace = os.readlink(PID_NAMESPACE).removeprefix("pid:[").removesuffix("]")
+    return f"{socket.gethostname()}/{BOOT_ID.read_text().strip()}/{namespace}"
 
 
 def name_of(machine: str) -> str:

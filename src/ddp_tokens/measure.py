@@ -26,10 +26,10 @@ from ddp_tokens.all_reduce_sweep import sweep
 from ddp_tokens.all_reduce_times import MEASURES, VARIANTS, BackwardTime, by_difference, by_hook, time_buckets
 from ddp_tokens.config import Experiment, ResNet
 from ddp_tokens.determinism import make_deterministic, seed_rank
-from ddp_tokens.devices import cores, cpu_name
 from ddp_tokens.distributed import process_group, within
 from ddp_tokens.errors import ConfigError
 from ddp_tokens.files import write_json, write_json_lines
+from ddp_tokens.hardware import cores, cpu_name
 from ddp_tokens.inputs import Prepared
 from ddp_tokens.layout import Layout
 from ddp_tokens.loads import plan_for

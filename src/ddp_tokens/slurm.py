@@ -41,6 +41,11 @@ def resources_of_one_process(experiment: Experiment) -> Resources:
     return _gpus_of_one_host(1 if experiment.device == "cuda" else 0)
 
 
+def resources_of_environment(experiment: Experiment) -> Resources:
+    """Of the job that looks at one host: what the ranks of a run have of it."""
+    return {"cpus_per_task": cores_per_host(experiment)} | _gpus_of_one_host(experiment.resolved_gpus_per_node)
+
+
 def _gpus_of_one_host(gpus: int) -> Resources:
     """Without `nodes`, SLURM may give GPUs of several hosts."""
     return {"gpu": gpus, "nodes": 1} if gpus else {"gpu": 0}

@@ -43,7 +43,12 @@ def _script(name: str, *fields: str) -> Step:
     return Step(f"workflow_scripts/{name}.py", fields)
 
 
+ENVIRONMENT_FIELDS = ("device", "nodes", "gpus_per_node", "threads_per_rank", "workers", "keep")
+
 STEPS = {
+    "environment": _script(
+        "environment", *RANK_FIELDS, *ENVIRONMENT_FIELDS, "corpus", "batch", "accumulation", "optimizer"
+    ),
     "prepare": _script("prepare", *PLAN_FIELDS),
     "reference": _script("reference", "seed", *MODEL_FIELDS),
     "check_loss": _script("check_loss"),

@@ -14,12 +14,14 @@ from ddp_tokens.control_settings import require_suitable
 from ddp_tokens.corpora import own_images
 from ddp_tokens.errors import ConfigError, CorpusError, LaunchError
 from ddp_tokens.files import to_json, write_text
-from ddp_tokens.layout import Layout, checkpoint_name
+from ddp_tokens.launchers import shell_command
+from ddp_tokens.layout import ENVIRONMENT, Layout, checkpoint_name
 from ddp_tokens.locks import holders, lock_alone
 from ddp_tokens.prepare import require_preparable
 from ddp_tokens.slurm import (
     launch_on_hosts,
     require_engine,
+    resources_of_environment,
     resources_of_one_process,
     resources_of_ranks,
     resources_to_measure,
@@ -133,11 +135,7 @@ class Experiments:
         return self._launch(name, max(self.get(name).measured_processes))
 
     def _launch(self, name: str, ranks: int) -> str:
-        launcher = self.get(name).resolved_launcher
-        if launcher == "torchrun":
-            return f"torchrun --standalone --nnodes=1 --nproc-per-node={ranks}"
-        program = "spawn" if launcher == "spawn" else "launch"
-        return f"python -m ddp_tokens.{program} --nproc-per-node={ranks}"
+        return shell_command(self.get(name).resolved_launcher, ranks)
 
     def threads(self, name: str) -> int:
         """Cores that the ranks of one run keep busy: half of their threads.
@@ -187,8 +185,11 @@ class Experiments:
                     Path(path.format(experiment=name)).unlink(missing_ok=True)
 
     def resources_of_ranks(self) -> dict[str, Resource]:
-        """For the `resources:` of a rule that starts an experiment's ranks; likewise the next two."""
+        """For the `resources:` of a rule that starts ranks; likewise the next three."""
         return self._resources(RANKS_MAY_ASK, resources_of_ranks)
+
+    def resources_of_environment(self) -> dict[str, Resource]:
+        return self._resources(("gpu", "cpus_per_task", "nodes"), resources_of_environment)
 
     def resources_of_one_process(self) -> dict[str, Resource]:
         return self._resources(("gpu", "nodes"), resources_of_one_process)
@@ -215,12 +216,15 @@ class Experiments:
         if self._lock is None:
             raise LaunchError(f"another snakemake builds in this folder, {holders(LOCK)}: wait until it has ended")
 
-    def require_ready(self, is_submitted: bool = False) -> None:
-        """Refuse what can't work before the first job touches a file. `is_submitted`: jobs with tensors run elsewhere.
+    def require_ready(self, is_submitted: bool = False, targets: Collection[str] = ()) -> None:
+        """Refuse what can't work before the first job touches a file, but not where `targets` are only of the rule that
+        tells what is wrong. `is_submitted`: jobs with tensors run elsewhere.
 
         Raises CorpusError or PlanError for rows that prepare would refuse, LaunchError when an experiment needs other
         hosts or more GPUs than torch sees, which a process of its own asks torch.
         """
+        if {PurePosixPath(target).name for target in targets} == {ENVIRONMENT}:
+            return
         for experiment in self._read_so_far.values():
             require_engine(experiment, is_submitted)
             require_preparable(experiment)

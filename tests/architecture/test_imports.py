@@ -17,6 +17,8 @@ ROOMS = [
     "errors",
     "files",
     "machine",
+    "hardware",
+    "cgroups",
     "reach",
     "locks",
     "watching",
@@ -53,13 +55,16 @@ ROOMS = [
     # no torch up to here, nor in what reads and judges files
     "steps",
     "options",
+    "machine_facts",
     "rank_failure",
     "script",
     "prepare",
     "slurm",
+    "launchers",
     "workflow",
     "checks",
     "listing",
+    "environment_tables",
     "guard",
     "exercise",
     "published",
@@ -82,6 +87,10 @@ ROOMS = [
     "report",
     "profile_page",
     "build",
+    "acquire",
+    "tracked",
+    "sweep",
+    "clean",
     # with tensors
     "batches",
     "labelled",
@@ -91,6 +100,8 @@ ROOMS = [
     "schedule",
     "determinism",
     "devices",
+    "torch_facts",
+    "probing",
     "profiling",
     "generators",
     "tensors",
@@ -124,6 +135,9 @@ ROOMS = [
     "fixed_hosts",
     "hosts",
     "faults",
+    "dual_rank",
+    "dual",
+    "check_environment",
     "cli",
 ]
 
@@ -192,6 +206,10 @@ FORBIDDEN_TO_CHECKS = (
     "controls",
     "launch",
     "spawn",
+    "torch_facts",
+    "probing",
+    "dual_rank",
+    "dual",
 )
 
 
@@ -240,7 +258,13 @@ WITHOUT_TORCH = [
     "ddp_tokens.report",
     "ddp_tokens.profile_page",
     "ddp_tokens.build",
+    "ddp_tokens.acquire",
+    "ddp_tokens.clean",
     "ddp_tokens.cli",
+    "ddp_tokens.cgroups",
+    "ddp_tokens.machine_facts",
+    "ddp_tokens.environment_tables",
+    "ddp_tokens.check_environment",
     "ddp_tokens.controls.resume_cases",
     "ddp_tokens.controls.table",
     "ddp_tokens.controls.page",
@@ -261,14 +285,17 @@ def test_no_torch_is_imported_where_none_is_needed():
     assert loads_torch("ddp_tokens.tensors").returncode == 1  # the measurement sees torch where it is
 
 
-# The commands of cli import what they need when they are called, torch included.
-@pytest.mark.parametrize("module", [name for name in WITHOUT_TORCH if name != "ddp_tokens.cli"])
+# They import what they need when they are called, torch included: check-environment in processes of its own.
+IMPORT_WHEN_CALLED = ("ddp_tokens.cli", "ddp_tokens.check_environment")
+
+
+@pytest.mark.parametrize("module", [name for name in WITHOUT_TORCH if name not in IMPORT_WHEN_CALLED])
 def test_no_file_behind_it_imports_torch(module):
     for path in source_files(module_path(module)):
         assert "torch" not in top_level_packages(path), path
 
 
-TENSOR_SCRIPTS = ("reference", "evaluate", "control_cases")
+TENSOR_SCRIPTS = ("environment", "reference", "evaluate", "control_cases")
 SCRIPTS = sorted((PROJECT_ROOT / "workflow_scripts").glob("*.py"))
 
 

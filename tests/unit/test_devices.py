@@ -1,17 +1,16 @@
 import os
-import platform
 
 import pytest
 import torch
 
-from ddp_tokens import devices
-from ddp_tokens.devices import cpu_name, described_device
+from ddp_tokens import hardware
+from ddp_tokens.devices import described_device
 
 
 @pytest.fixture
 def facts(tmp_path, monkeypatch):
     path = tmp_path / "cpuinfo"
-    monkeypatch.setattr(devices, "CPU_FACTS", path)
+    monkeypatch.setattr(hardware, "CPU_FACTS", path)
     return path
 
 
@@ -20,13 +19,6 @@ def test_a_cpu_is_told_with_its_name_its_cores_and_its_memory(facts, monkeypatch
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 3})
     monkeypatch.setattr(os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 2**21}.get)
     assert described_device("cpu") == "cpu, A Processor @ 2 GHz, 2 cores, 8.0 GiB"
-
-
-@pytest.mark.parametrize("text", [None, "processor\t: 0\n"])
-def test_where_the_kernel_gives_no_name_it_is_the_architecture(facts, text):
-    if text is not None:
-        facts.write_text(text)
-    assert cpu_name() == platform.machine()
 
 
 def test_a_gpu_is_told_with_its_name_and_its_memory(monkeypatch):

@@ -12,13 +12,12 @@ from ddp_tokens.config_reading import sections_of
 from ddp_tokens.sources import SOURCE_ROOT, module_path
 from ddp_tokens.steps import PROJECT_ROOT, STEPS
 
-COMING = {"acquire", "check-environment", "clean"}
 TROUBLES = (PROJECT_ROOT / "docs" / "troubleshooting.md").read_text()
-# Words of other programs, and fields of files that a rank or a check writes.
+# Words of other programs, fields of files that a rank or a check writes, and cases of the environment.
 OTHER_NAMES = {
     *("accumulation_steps", "broadcast_buffers", "find_unused_parameters", "loss_sum"),
     *("no_grad", "no_sync", "oom_kill", "set_epoch", "zero_grad", "global_count", "first_difference", "next_best"),
-    *("next_best_residual", "communication_s", "reducing_backward_s", "forward_s", "data_s"),
+    *("gpu_0", "shared_memory", "next_best_residual", "communication_s", "reducing_backward_s", "forward_s", "data_s"),
 }
 
 
@@ -80,7 +79,7 @@ def test_a_sentence_that_the_program_does_not_say_would_be_noticed():
 
 @pytest.mark.parametrize("command", sorted(set(re.findall(r"ddp_tokens\.cli ([\w-]+)", TROUBLES))))
 def test_each_command_exists(command):
-    assert command in {*COMMANDS, *TOOLS, *COMING}
+    assert command in {*COMMANDS, *TOOLS}
 
 
 @pytest.mark.parametrize("module", sorted(set(re.findall(r"-m (ddp_tokens[\w.]*)", TROUBLES))))

@@ -1,5 +1,7 @@
 import os
 import socket
+import subprocess
+import sys
 
 import pytest
 
@@ -8,10 +10,24 @@ from ddp_tokens.machine import interface_of, is_own_address, name_of, own_addres
 NOWHERE = "192.0.2.1"  # RFC 5737: for documentation, no machine has it
 
 
-def test_a_machine_is_its_name_and_the_boot_of_its_kernel():
-    name, _, boot = this_machine().partition("/")
+def test_a_machine_is_its_name_the_boot_of_its_kernel_and_its_numbering_of_processes():
+    name, boot, namespace = this_machine().split("/")
     assert name == name_of(this_machine()) == os.uname().nodename
     assert len(boot) == 36
+    assert namespace.isdigit()
+
+
+def test_a_container_with_the_name_of_its_host_is_another_machine():
+    """There, process 1 is the command itself; on the host it is another process."""
+    program = "import os; from ddp_tokens.machine import this_machine; print(os.getpid(), this_machine())"
+    command = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc", sys.executable, "-c", program]
+    inside = subprocess.run(command, capture_output=True, text=True)
+    if inside.returncode and "unshare" in inside.stderr:
+        pytest.skip(f"this machine makes no process namespaces: {inside.stderr.strip()}")
+    number, machine = inside.stdout.split()
+    assert number == "1"
+    assert name_of(machine) == name_of(this_machine())
+    assert machine != this_machine()
 
 
 def test_towards_itself_a_machine_is_localhost():

@@ -6,6 +6,7 @@ from ddp_tokens.errors import LaunchError
 from ddp_tokens.slurm import (
     launch_on_hosts,
     require_engine,
+    resources_of_environment,
     resources_of_one_process,
     resources_of_ranks,
     resources_to_measure,
@@ -57,6 +58,18 @@ def test_a_job_that_starts_ranks_asks_for_its_hosts_their_cores_and_gpus(setting
 def test_a_single_process_asks_for_a_gpu_where_it_computes_on_one():
     assert resources_of_one_process(tiny_experiment(nodes=2)) == {"gpu": 0}
     assert resources_of_one_process(tiny_experiment(device="cuda", world_size=4)) == {"gpu": 1, "nodes": 1}
+
+
+@pytest.mark.parametrize(
+    ("settings", "asked"),
+    [
+        ({"threads_per_rank": 2, "workers": 1}, {"cpus_per_task": 6, "gpu": 0}),
+        ({"device": "cuda", "nodes": 2, "world_size": 8}, {"cpus_per_task": 4, "gpu": 4, "nodes": 1}),
+        ({"device": "cuda", "backend": "gloo"}, {"cpus_per_task": 2, "gpu": 1, "nodes": 1}),
+    ],
+)
+def test_who_looks_at_a_host_has_of_it_what_the_ranks_of_a_run_have(settings, asked):
+    assert resources_of_environment(tiny_experiment(**settings)) == asked
 
 
 def test_what_is_measured_has_its_host_alone():

@@ -199,9 +199,17 @@ def test_a_name_that_is_not_the_files_is_refused(configs):
         ({}, "python -m ddp_tokens.launch --nproc-per-node=2", 0),
         ({"launcher": "spawn"}, "python -m ddp_tokens.spawn --nproc-per-node=2", 0),
         ({"launcher": "spawn", "device": "cuda", "world_size": 3}, "python -m ddp_tokens.spawn --nproc-per-node=3", 3),
-        ({"launcher": "torchrun"}, "torchrun --standalone --nnodes=1 --nproc-per-node=2", 0),
-        ({"device": "cuda", "world_size": 3}, "torchrun --standalone --nnodes=1 --nproc-per-node=3", 3),
-        ({"device": "cuda", "backend": "gloo"}, "torchrun --standalone --nnodes=1 --nproc-per-node=2", 1),
+        ({"launcher": "torchrun"}, "torchrun --standalone --local-addr=localhost --nnodes=1 --nproc-per-node=2", 0),
+        (
+            {"device": "cuda", "world_size": 3},
+            "torchrun --standalone --local-addr=localhost --nnodes=1 --nproc-per-node=3",
+            3,
+        ),
+        (
+            {"device": "cuda", "backend": "gloo"},
+            "torchrun --standalone --local-addr=localhost --nnodes=1 --nproc-per-node=2",
+            1,
+        ),
     ],
 )
 def test_launcher_and_gpus_follow_the_device(configs, settings, command, gpus):
@@ -247,6 +255,19 @@ def test_too_few_gpus_are_refused_with_both_numbers(configs):
     experiments = Experiments({"experiments": ["tiny"], "device": "cuda", "world_size": seen + 1})
     with pytest.raises(LaunchError, match=rf"needs {seen + 1} GPUs? \(one per rank\) and torch sees {seen}"):
         experiments.require_ready()
+
+
+def test_what_tells_why_a_rebuild_cannot_work_is_not_refused_by_itself(configs, monkeypatch):
+    """Rows that are not there, several hosts, and more GPUs than any machine has."""
+    monkeypatch.setattr(workflow, "visible_gpus", lambda: 0)
+    settings = {"device": "cuda", "world_size": 64, "corpus": {"path": "gone.jsonl"}}
+    experiments = Experiments({"experiments": ["tiny"], **settings})
+    told = ["results/tiny/environment.json"]
+    experiments.require_ready(targets=told)
+    for targets in ([], ["all"], [*told, "results/tiny/gate.txt"]):
+        with pytest.raises(CorpusError):
+            experiments.require_ready(targets=targets)
+    Experiments({"experiments": ["tiny"], "nodes": 2}).require_ready(targets=told)
 
 
 def test_jobs_find_the_python_that_runs_snakemake():

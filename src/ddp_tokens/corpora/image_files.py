@@ -56,15 +56,19 @@ def reader(recipe: Mapping[str, Any]) -> Callable[[int], NDArray[Any]]:
 
     def image(index: int) -> NDArray[Any]:
         name, digest = files[index]
-        data = _bytes(folder / name)
-        if sha256_of_bytes(data) != digest:
-            raise CorpusError(
-                f"{folder / name} has changed since prepare (its SHA-256 is not the one that was locked): "
-                f"{PREPARE_AGAIN}"
-            )
-        return scaled(decoded(data, folder / name, channels, size))
+        return scaled(decoded(unchanged(folder / name, digest), folder / name, channels, size))
 
     return image
+
+
+def unchanged(path: Path, digest: str) -> bytes:
+    """Raises CorpusError when the image is no longer the one that was prepared."""
+    data = _bytes(path)
+    if sha256_of_bytes(data) != digest:
+        raise CorpusError(
+            f"{path} has changed since prepare (its SHA-256 is not the one that was locked): {PREPARE_AGAIN}"
+        )
+    return data
 
 
 def decoded(data: bytes, path: Path, channels: int, size: int | None) -> NDArray[Any]:
