@@ -9,6 +9,9 @@ BIN := .venv/bin
 INSTALLED := .venv/installed
 PATHS := src tests workflow_scripts envs benchmarks
 SNAKEFILES := Snakefile rules
+# Only when all of it is there: an error in a setting leaves the file as it is.
+WRITE_CONFIG_DOCS = text=$$(python -m ddp_tokens.cli config-docs) && printf '%s\n' "$$text" > config/README.md
+SHELL_SCRIPTS := .ci/run $(wildcard scripts/*.sh)
 
 ifneq ($(words $(CURDIR)),1)
 $(error Snakemake cannot run scripts from a folder with a space in its path: move this one, $(CURDIR))
@@ -37,14 +40,17 @@ check: $(INSTALLED)
 	snakefmt --check $(SNAKEFILES)
 	snakemake --lint
 	mypy
+	python -m ddp_tokens.cli config-docs | diff config/README.md -
+	for script in $(SHELL_SCRIPTS); do bash -n $$script || exit; done
 
 fix: $(INSTALLED)
 	ruff check --fix $(PATHS)
 	ruff format $(PATHS)
 	snakefmt $(SNAKEFILES)
+	$(WRITE_CONFIG_DOCS)
 
 docs: $(INSTALLED)
-	python -m ddp_tokens.cli config-docs > config/README.md
+	$(WRITE_CONFIG_DOCS)
 
 lock: $(INSTALLED)
 	python envs/lock.py

@@ -109,3 +109,43 @@ def test_each_name_in_code_is_a_setting_a_step_a_diagnosis_or_known_to_be_anothe
     named = names_in_code(TROUBLES)
     assert named - fields() - set(STEPS) - set(MEANINGS) - OTHER_NAMES == set()
     assert {"timeout_s", "threads_per_rank", "world_size"} <= named & fields()
+
+
+CONTRIBUTING = (PROJECT_ROOT / "CONTRIBUTING.md").read_text()
+RECIPES = {
+    heading: body.split("\n## ")[0].strip() for heading, body in entries(CONTRIBUTING).items() if "Add a" in heading
+}
+FILES = r"`((?:Snakefile|README\.md)|(?:src|docs|config|rules|tests|workflow_scripts|results)/[\w/.]+\.\w+)`"
+
+
+def test_there_are_four_recipes_and_they_come_first():
+    assert list(RECIPES) == ["Add an experiment", "Add a check", "Add a control", "Add a rule"]
+    assert CONTRIBUTING.index("Add a rule") < CONTRIBUTING.index("## Where things are")
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_recipe_has_at_most_ten_lines_and_ends_with_a_command(recipe):
+    lines = RECIPES[recipe].splitlines()
+    assert 5 <= len(lines) <= 10
+    numbers = [int(line.split(".")[0]) for line in lines if line[0].isdigit()]
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert "`snakemake --cores 2 " in RECIPES[recipe]
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_each_file_that_a_recipe_names_exists(recipe):
+    named = [path for path in re.findall(FILES, RECIPES[recipe]) if "NAME" not in path]
+    made = {"results/controls/controls.csv"}
+    assert [path for path in named if path not in made and not (PROJECT_ROOT / path).exists()] == []
+    assert len(named) >= 3
+    for commands in re.findall(r"`python -m pytest ([^`]+)`", RECIPES[recipe]):
+        assert all((PROJECT_ROOT / path).exists() for path in commands.split())
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_each_name_that_a_recipe_says_stands_in_the_file_beside_it(recipe):
+    """`FILE`: `NAME`, or (`FILE`), behind a name in capitals."""
+    pairs = re.findall(rf"{FILES} \(`([A-Z_]{{4,}})`\)", RECIPES[recipe])
+    pairs += [(path, name) for name, path in re.findall(rf"`([a-zA-Z_]+)` \({FILES}\)", RECIPES[recipe])]
+    assert all(name in (PROJECT_ROOT / path).read_text() for path, name in pairs)
+    assert pairs or recipe in ("Add an experiment", "Add a control")
