@@ -1,13 +1,15 @@
 """Delete what was made, in the project in whose folder it is called.
 
-Without --yes it lists what would go and changes nothing. It never deletes what git tracks (nor results/README.md),
-follows no symbolic link and deletes none, and does not touch config, data, .env or .venv. Deleting is refused while
-snakemake builds in this folder or a run trains.
+Without --yes it lists what would go and changes nothing. It never deletes what git tracks (nor results/README.md), what
+an experiment in config/ reads, other git repositories, and what is mounted; follows no symbolic link and deletes none;
+and does not touch config, data, .env or .venv. Deleting is refused while snakemake builds in this folder or a run
+trains.
 
 scopes:
   checkpoints  results/EXP/runs, with the working checkpoints of unfinished runs. Each run goes as a whole, since it is
-               one output of Snakemake, which makes it again when it is needed. Likewise results/FOLDER/EXP/runs of what
-               was made by hand with --results results/FOLDER
+               one output of Snakemake. `snakemake` makes it again; a target that is there already, such as
+               results/EXP/gate.txt, does not ask for it. Likewise results/FOLDER/EXP/runs of what was made by hand with
+               --results results/FOLDER
   generated    all else below results/: the report, and what is there of experiments whose YAML file is gone. Runs stay,
                but the next build makes them again, as all that they are made from is new
   all          both, and what tools left in this folder: .snakemake, .pytest_cache, .mypy_cache, .ruff_cache,
@@ -17,15 +19,18 @@ scopes:
 import argparse
 import os
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from ddp_tokens.errors import CleanError
+from ddp_tokens.acquire import every_experiment
+from ddp_tokens.config import OwnImages, OwnRows
+from ddp_tokens.config_reading import load_experiment
+from ddp_tokens.errors import CleanError, ConfigError
 from ddp_tokens.layout import RUNS, Layout
 from ddp_tokens.locks import holders, is_held, lock_alone
-from ddp_tokens.sweep import Row, Sweep, combined
-from ddp_tokens.tracked import tracked
+from ddp_tokens.sweep import Row, Sweep, combined, mount_points
+from ddp_tokens.tracked import in_repository, tracked
 from ddp_tokens.workflow import CONFIG_FOLDER, LOCK, RESULTS
 
 CHECKPOINTS, GENERATED, ALL = "checkpoints", "generated", "all"
@@ -37,6 +42,7 @@ LOCKED = (*RUNS, "scaling")  # what ranks write below results/EXP while they hol
 FAILED = 1
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 MOST_NAMED = 20
+TRACKED, MOUNTED = "is tracked by git", "is mounted from elsewhere"
 
 
 def main(program: str, arguments: Sequence[str]) -> int:
@@ -45,13 +51,18 @@ def main(program: str, arguments: Sequence[str]) -> int:
     root = Path.cwd()
     if not (root / "Snakefile").is_file() or not (root / CONFIG_FOLDER).is_dir():
         raise CleanError(f"{root} is no project (Snakefile and {CONFIG_FOLDER}/ are missing): go to its folder first")
-    kept, locks = tracked(root), _locks(root)
+    mounted = mount_points(root)
+    if RESULTS in mounted and not in_repository(root):
+        raise CleanError(f"{RESULTS} is mounted from elsewhere, where git may track what is in it: clean there")
+    kept = dict.fromkeys(tracked(root), TRACKED) | _read_by_experiments(root) | dict.fromkeys(mounted, MOUNTED)
+    kept.pop(RESULTS, None)
+    locks = _locks(root, mounted)
     last = {_below(root, path) for path in locks}
     sweep = Sweep(root, _why_kept(own.scope, kept), last, delete=own.yes)
     refusal = next(filter(None, map(_refusal, locks)), None)
     if refusal and own.yes:
         raise CleanError(refusal)
-    starts = _starts(root, own.scope)  # before a lock makes .snakemake
+    starts = _starts(root, own.scope, mounted)  # before a lock makes .snakemake
     with _held(root, locks) if own.yes else ExitStack():
         for path in starts:
             sweep.take(path)
@@ -77,13 +88,34 @@ def _parser(program: str) -> argparse.ArgumentParser:
     return parser
 
 
-def _why_kept(scope: str, kept: Collection[str]) -> Callable[[str], str | None]:
+def _why_kept(scope: str, kept: Mapping[str, str]) -> Callable[[str], str | None]:
     def why(path: str) -> str | None:
         if path == README or (scope == GENERATED and _is_of_runs(path)):
             return ""
-        return "is tracked by git" if path in kept else None
+        return kept.get(path)
 
     return why
+
+
+def _read_by_experiments(root: Path) -> dict[str, str]:
+    """Own rows and images of the experiments in config/, where they lie in the project: nobody could make them again.
+
+    Raises CleanError for an experiment that cannot be read: it may have some.
+    """
+    found: dict[str, str] = {}
+    try:
+        files, problems = every_experiment()
+        for path, overrides in files:
+            corpus = load_experiment(path, overrides).corpus
+            if isinstance(corpus, OwnRows | OwnImages):
+                places = {Path(os.path.normpath(root / corpus.path)), (root / corpus.path).resolve()}
+                inside = [_below(root, place) for place in places if place.is_relative_to(root)]
+                found |= dict.fromkeys(inside, f"is read by {path}")
+    except ConfigError as error:
+        problems = [str(error)]
+    if problems:
+        raise CleanError(f"{problems[0]}; until it can be read, nothing is deleted: it may read what is in {RESULTS}")
+    return found
 
 
 def _is_of_runs(path: str) -> bool:
@@ -92,18 +124,21 @@ def _is_of_runs(path: str) -> bool:
     return len(parts) in (3, 4) and parts[-1] == OF_RUNS
 
 
-def _starts(root: Path, scope: str) -> list[str]:
-    """What to walk, from the root on. The folder with Snakemake's lock comes last. Links are named, to be left."""
+def _starts(root: Path, scope: str, mounted: Collection[str]) -> list[str]:
+    """What to walk, from the root on. The folder with Snakemake's lock comes last. Links and what is mounted are named,
+    to be left.
+    """
     results = [RESULTS] if (root / RESULTS).is_symlink() else _entries(root, RESULTS)
     if scope == CHECKPOINTS:
-        return [path for path in results if (root / path).is_symlink()] + _folders_of_runs(root)
+        named = [path for path in results if (root / path).is_symlink() or path in mounted]
+        return named + _folders_of_runs(root, mounted)
     tools = [*_caches(root), *TOOLS, str(LOCK.parent)] if scope == ALL else []
     return results + [path for path in tools if os.path.lexists(root / path)]
 
 
-def _folders_of_runs(root: Path) -> list[str]:
+def _folders_of_runs(root: Path, mounted: Collection[str]) -> list[str]:
     """What is there of results/EXP/runs and results/FOLDER/EXP/runs, links too."""
-    outer = _entries(root, RESULTS)
+    outer = [path for path in _entries(root, RESULTS) if path not in mounted]
     inner = [path for folder in outer for path in _entries(root, folder) if not _is_of_runs(path)]
     candidates = [f"{folder}/{OF_RUNS}" for folder in (*outer, *inner) if not (root / folder).is_symlink()]
     return sorted(path for path in candidates if os.path.lexists(root / path))
@@ -129,9 +164,9 @@ def _below(root: Path, path: Path) -> str:
     return str(path.relative_to(root))
 
 
-def _locks(root: Path) -> list[Path]:
+def _locks(root: Path, mounted: Collection[str]) -> list[Path]:
     """Snakemake's, and one for each thing that ranks may write now, whether or not its file is there."""
-    folders = [root / path for path in _folders_of_runs(root) if (root / path).is_dir()]
+    folders = [root / path for path in _folders_of_runs(root, mounted) if (root / path).is_dir()]
     of_runs = [
         {Layout(folder.parent).run_lock(run) for run in LOCKED} | {*folder.glob(".*.lock")} for folder in folders
     ]

@@ -4,8 +4,8 @@ Folders are opened by their descriptors, one inside the other, never through a s
 process puts in a folder's place meanwhile leads nowhere.
 """
 
-import errno
 import os
+import re
 import stat
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -14,7 +14,9 @@ from pathlib import Path
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 LINK = "is a symbolic link"
-MOUNT_POINT = "is a mount point, so only what is in it goes"
+REPOSITORY = "is a git repository of its own"
+BARE_REPOSITORY = {"HEAD", "objects", "refs"}
+MOUNTS = Path("/proc/self/mountinfo")
 BLOCK = 512  # bytes, in which st_blocks counts
 
 
@@ -54,8 +56,13 @@ class Sweep:
     _seen: set[tuple[int, int]] = field(default_factory=set)
 
     def take(self, path: str) -> None:
-        """A file or folder below the root, which may have gone."""
+        """A file or folder below the root, which may have gone. What keeps a folder keeps all in it."""
         *above, name = path.split("/")
+        for depth in range(1, len(above) + 1):
+            outer_path = "/".join(above[:depth])
+            if reason := self.why_kept(outer_path):
+                self.left.append((outer_path, reason))
+                return
         folder = os.open(self.root, FOLDER)
         try:
             for each in above:
@@ -91,6 +98,9 @@ class Sweep:
         folder = os.open(name, FOLDER, dir_fd=outer)
         try:
             names = sorted(os.listdir(folder), key=lambda each: (f"{path}/{each}" in self.last, each))
+            if is_repository(names):
+                self.left.append((path, REPOSITORY))
+                return Fate.KEPT, []
             inside = [self._entry(folder, each, f"{path}/{each}") for each in names]
         finally:
             os.close(folder)
@@ -106,9 +116,6 @@ class Sweep:
         try:
             os.rmdir(name, dir_fd=outer)
         except OSError as error:
-            if error.errno == errno.EBUSY:
-                self.left.append((path, MOUNT_POINT))
-                return Fate.KEPT
             self.failed.append((path, str(error.strerror)))
             return Fate.FAILED
         return Fate.GONE
@@ -125,3 +132,16 @@ class Sweep:
 
 def combined(path: str, rows: Collection[Row], in_part: bool = False) -> Row:
     return Row(path, sum(row.bytes for row in rows), sum(row.files for row in rows), in_part)
+
+
+def is_repository(names: Collection[str]) -> bool:
+    """A folder with these entries: one that is worked in, or a bare one."""
+    return ".git" in names or BARE_REPOSITORY.issubset(names)
+
+
+def mount_points(root: Path) -> frozenset[str]:
+    """Below `root`, from there on: where another folder or file system is seen. None where the kernel does not tell."""
+    lines = MOUNTS.read_text().splitlines() if MOUNTS.is_file() else []
+    paths = [re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), line.split()[4]) for line in lines]
+    start = f"{root.resolve()}/"
+    return frozenset(path.removeprefix(start) for path in paths if path.startswith(start))

@@ -13,7 +13,7 @@ def tracked(root: Path) -> frozenset[str]:
 
     Raises CleanError when there is a repository and git is missing, or refuses to say.
     """
-    if not any(os.path.lexists(folder / ".git") for folder in (root, *root.parents)):
+    if not in_repository(root):
         return frozenset()
     command = ["git", "-c", "core.fsmonitor=false", "ls-files", "-z"]
     try:
@@ -26,6 +26,10 @@ def tracked(root: Path) -> frozenset[str]:
         reason = " ".join(os.fsdecode(done.stderr).split()).removeprefix("fatal: ")
         raise CleanError(f"git does not say what it tracks in {root}, so nothing is deleted: {reason}")
     return frozenset(os.fsdecode(path) for path in done.stdout.split(b"\0") if path)
+
+
+def in_repository(root: Path) -> bool:
+    return any(os.path.lexists(folder / ".git") for folder in (root, *root.parents))
 
 
 def _asking_this_repository(environment: Mapping[str, str]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ddp_tokens import clean, tracked
+from ddp_tokens import clean, sweep, tracked
 from ddp_tokens.errors import CleanError
 from ddp_tokens.options import run_as_program
 from ddp_tokens.sweep import Sweep
@@ -34,6 +34,7 @@ OF_TOOLS = [
 ]
 NEVER = [
     "Snakefile",
+    "config/config.yaml",
     "config/a.yaml",
     "config/__pycache__/x.pyc",
     "data/rows.jsonl",
@@ -61,6 +62,8 @@ def project(tmp_path, monkeypatch):
     root = tmp_path / "project"
     for path in EVERYTHING:
         write(root / path)
+    write(root / "config/config.yaml", "experiments: [a]\n")
+    write(root / "config/a.yaml", "steps: 4\ninterrupt_at: 2\n")
     monkeypatch.chdir(root)
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("GIT_CONFIG_NOSYSTEM", "GIT_CONFIG_GLOBAL"):
@@ -464,18 +467,104 @@ def test_an_error_in_the_middle_is_named_and_the_rest_goes(project, capsys, monk
     assert files(project) & set(GENERATED) == {"results/a/corpus/lock.json"}
 
 
-def test_a_mount_point_is_emptied_and_stays(project, capsys, monkeypatch):
-    rmdir = os.rmdir
+MOUNTS = """\
+22 1 254:0 / / rw,relatime - ext4 /dev/root rw
+40 22 254:0 /else/where {root}/results/by\\040hand rw,relatime - ext4 /dev/root rw
+41 22 254:0 /victim {root}/results/a/runs/m rw,relatime - ext4 /dev/root rw
+42 22 254:0 /other {root}-not/results rw,relatime - ext4 /dev/root rw
+"""
 
-    def busy(name, *, dir_fd=None):
-        if name == ".snakemake":
-            raise OSError(16, "Device or resource busy", name)
-        rmdir(name, dir_fd=dir_fd)
 
-    monkeypatch.setattr(os, "rmdir", busy)
+def test_what_is_mounted_is_read_as_the_kernel_tells_it(tmp_path, monkeypatch):
+    """proc_pid_mountinfo(5): the fifth field, a space in it as \\040. A bind mount has the device around it."""
+    told = tmp_path / "mountinfo"
+    told.write_text(MOUNTS.format(root=tmp_path))
+    monkeypatch.setattr(sweep, "MOUNTS", told)
+    assert sweep.mount_points(tmp_path) == {"results/by hand", "results/a/runs/m"}
+    assert sweep.mount_points(tmp_path / "results") == {"by hand", "a/runs/m"}
+
+
+@pytest.mark.parametrize("scope", ["checkpoints", "generated", "all"])
+def test_what_is_mounted_is_left(project, capsys, monkeypatch, scope):
+    mounted = write(project / "results/a/runs/m/precious").parent
+    monkeypatch.setattr(clean, "mount_points", lambda root: frozenset({"results/by hand", "results/a/runs/m"}))
+    assert run("--scope", scope, "--yes") == 0
+    assert (mounted / "precious").exists()
+    kept = {path for path in EVERYTHING if path.startswith("results/by hand/")}
+    assert files(project) == set(EVERYTHING) - set(GOES[scope]) | kept | {"results/a/runs/m/precious"}
+    told = capsys.readouterr().out
+    assert "left: results/by hand is mounted from elsewhere\n" in told
+    assert ("left: results/a/runs/m is mounted from elsewhere\n" in told) == (scope != "generated")
+
+
+def test_a_real_mount_is_left(project):
+    """In a namespace of mounts of its own, which ends with the command."""
+    victim, mounted = write(project.parent / "victim" / "precious").parent, project / "results" / "a" / "mounted"
+    mounted.mkdir()
+    script = 'mount --bind "$0" "$1" && shift && exec "$@"'
+    mounting = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script, str(victim), str(mounted)]
+    if subprocess.run([*mounting, "true"], capture_output=True).returncode:
+        pytest.skip("this machine lets no process mount a folder")
+    program = [sys.executable, "-m", "ddp_tokens.cli", "clean", "--scope", "generated", "--yes"]
+    done = subprocess.run([*mounting, *program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "left: results/a/mounted is mounted from elsewhere\n" in done.stdout
+    assert (victim / "precious").exists()
+    assert not (project / "results/a/plan.json").exists()
+
+
+def test_in_a_container_that_sees_only_the_results_it_is_refused(project, monkeypatch):
+    """There is no repository there, but perhaps one where the results are mounted from."""
+    monkeypatch.setattr(clean, "mount_points", lambda root: frozenset({"results"}))
+    before = files(project)
+    with pytest.raises(CleanError, match="results is mounted from elsewhere, where git may track what is in it"):
+        clean.main("clean", ["--scope", "all", "--yes"])
+    assert files(project) == before
+    git(project, "init")
     assert run("--scope", "all", "--yes") == 0
-    assert os.listdir(".snakemake") == []
-    assert "left: .snakemake is a mount point, so only what is in it goes\n" in capsys.readouterr().out
+    assert files(project) & set(EVERYTHING) == set(NEVER)
+
+
+@pytest.mark.parametrize("scope", ["generated", "all"])
+def test_other_repositories_are_left(project, capsys, scope):
+    git(project, "init", "results/nested")
+    git(project, "init", "--bare", "results/a/bare")
+    write(project / "results/nested/work")
+    assert run("--scope", scope, "--yes") == 0
+    assert (project / "results/nested/.git/HEAD").exists()
+    assert (project / "results/nested/work").exists()
+    assert (project / "results/a/bare/HEAD").exists()
+    assert not (project / "results/a/plan.json").exists()
+    told = capsys.readouterr().out
+    assert "left: results/nested is a git repository of its own\n" in told
+    assert "left: results/a/bare is a git repository of its own\n" in told
+
+
+OF_IMAGES = "workload: images\nmodel: {kind: resnet}\n"
+
+
+@pytest.mark.parametrize(
+    ("corpus", "path"),
+    [
+        ("{path: results/mine/rows.jsonl}", "results/mine/rows.jsonl"),
+        ("{path: ./results/../results/a/rows.jsonl}", "results/a/rows.jsonl"),
+        ("{kind: own_images, path: results/a/runs/images, train: 2, test: 1}", "results/a/runs/images/cat/1.png"),
+    ],
+)
+def test_what_an_experiment_reads_is_left(project, capsys, corpus, path):
+    write(project / path)
+    write(project / "config/own.yaml", f"{OF_IMAGES * ('images' in corpus)}corpus: {corpus}\n")
+    assert run("--scope", "all", "--yes") == 0
+    assert files(project) == {*NEVER, path, "config/own.yaml"}
+    assert re.search(r"left: results/\S+ is read by config/own.yaml\n", capsys.readouterr().out)
+
+
+def test_while_an_experiment_cannot_be_read_nothing_is_deleted(project):
+    write(project / "config/own.yaml", "corpus: {path: results/mine/rows.jsonl, colour: red}\n")
+    before = files(project)
+    with pytest.raises(CleanError, match=r"config/own.yaml: .*colour.*until it can be read, nothing is deleted"):
+        clean.main("clean", ["--scope", "generated", "--yes"])
+    assert files(project) == before
 
 
 def test_without_results_there_is_nothing_to_clean(project, capsys):
