@@ -4,6 +4,7 @@
 set -euo pipefail
 
 FOLDERS=(results .snakemake data)
+readonly WRITTEN=(results .snakemake) # by containers, whoever has made what is in them
 readonly ENV_FILE=.env
 
 refuse() {
@@ -17,7 +18,7 @@ find_owner() {
   group=$(id -g)
   if [[ $user == 0 ]]; then
     user=${SUDO_UID:-0}
-    group=${SUDO_GID:-0}
+    group=${SUDO_GID:-$(id -g "$user" 2>/dev/null || true)}
   fi
   if [[ $user == 0 ]]; then
     user=$(stat -c %u .)
@@ -36,11 +37,19 @@ require_usable_folder() {
     refuse "$folder belongs to user $(stat -L -c %u "$folder"), not $user: sudo chown -R $user:$group $folder"
 }
 
+require_own_content() {
+  local folder=$1 other
+  [[ -d $folder ]] || return 0
+  other=$(find -H "$folder" ! -uid "$user" -print -quit)
+  [[ -z $other ]] ||
+    refuse "$other belongs to user $(stat -c %u "$other"), not $user: sudo chown -R $user:$group $folder"
+}
+
 require_usable_env_file() {
   [[ -e $ENV_FILE || -L $ENV_FILE ]] || return 0
   [[ ! -L $ENV_FILE ]] || refuse "$ENV_FILE is a symbolic link, which is not written through: replace it by a file"
   [[ -f $ENV_FILE ]] || refuse "$ENV_FILE is no file: move it away"
-  [[ -r $ENV_FILE ]] || refuse "$ENV_FILE cannot be read: sudo chown $user:$group $ENV_FILE"
+  [[ -r $ENV_FILE ]] || refuse "$ENV_FILE cannot be read: chmod u+rw $ENV_FILE, after sudo chown $user:$group $ENV_FILE where it is not yours"
 }
 
 make_folder() {
@@ -93,6 +102,9 @@ find_owner
 require_usable_env_file
 for folder in "${FOLDERS[@]}"; do
   require_usable_folder "$folder"
+done
+for folder in "${WRITTEN[@]}"; do
+  require_own_content "$folder"
 done
 for folder in "${FOLDERS[@]}"; do
   make_folder "$folder"

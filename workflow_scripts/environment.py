@@ -1,7 +1,8 @@
 import logging
 from pathlib import Path
 
-from ddp_tokens.check_environment import conclusion, examine
+from ddp_tokens.check_environment import conclusion, document, examine
+from ddp_tokens.files import write_json
 from ddp_tokens.layout import Layout
 from ddp_tokens.script import logged
 from ddp_tokens.steps import read_settings
@@ -9,5 +10,6 @@ from ddp_tokens.steps import read_settings
 with logged(snakemake.log[0]):
     experiment = read_settings(snakemake.input.settings)
     at = Layout(Path(snakemake.output.document).parent)
-    _, verdicts = examine(experiment, at, with_two=experiment.world_size > 1)
+    machine, verdicts = examine(experiment, at, with_two=experiment.world_size > 1)
+    write_json(snakemake.output.document, document(experiment, machine, verdicts))
     logging.getLogger("ddp_tokens.environment").info("%s", conclusion(verdicts))

@@ -9,7 +9,7 @@ to repair first. A case is inconclusive where it cannot be told; that fails noth
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -23,6 +23,7 @@ from ddp_tokens.layout import Layout
 from ddp_tokens.machine_facts import machine_facts
 from ddp_tokens.options import parse
 from ddp_tokens.probing import ask
+from ddp_tokens.steps import dump
 
 STEP = "environment"
 FAILED = 1
@@ -32,7 +33,9 @@ def main(program: str, arguments: Sequence[str]) -> int:
     experiment, at, own = parse(program, arguments, STEP, add_arguments, description=__doc__)
     machine, verdicts = examine(experiment, at, own.dual)
     print(tables(machine, verdicts))
-    print(f"\nwrote {at.environment}", flush=True)
+    if machine["results_refused"] is None:
+        write_json(at.environment, document(experiment, machine, verdicts))
+        print(f"\nwrote {at.environment}", flush=True)
     repair = first_repair(verdicts)
     if repair:
         print(f"{program}: {repair}", file=sys.stderr)
@@ -41,23 +44,25 @@ def main(program: str, arguments: Sequence[str]) -> int:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--dual", action="store_true", help="start two processes, each on its own device, and let them sum numbers"
+        "--dual",
+        action="store_true",
+        help="start two processes, whatever world_size is, each on its own device, and let them sum numbers",
     )
 
 
 def examine(experiment: Experiment, at: Layout, with_two: bool) -> tuple[dict[str, Any], list[Verdict]]:
-    """The machine's facts and the verdicts, which are written to results/EXP/environment.json too.
-
-    Raises OSError, naming the file, where the results folder cannot be written to.
-    """
+    """The machine's facts and the verdicts."""
     with dual.ending_by_signal():
         machine = machine_facts(at.root, os.environ) | ask()
         machine["dual"] = dual.start(experiment, machine["torch"]) if with_two else None
     machine["weights_bytes"] = at.initial.stat().st_size if at.initial.is_file() else None
-    verdicts = check_environment(experiment, machine, machine["dual"])
-    document = {"check": STEP, "machine": machine, "verdicts": [asdict(verdict) for verdict in verdicts]}
-    write_json(at.environment, document)
-    return machine, verdicts
+    return machine, check_environment(experiment, machine, machine["dual"])
+
+
+def document(experiment: Experiment, machine: Mapping[str, Any], verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    """What results/EXP/environment.json holds."""
+    judged = [asdict(verdict) for verdict in verdicts]
+    return {"check": STEP, "settings": dump(experiment), "machine": machine, "verdicts": judged}
 
 
 def conclusion(verdicts: Sequence[Verdict]) -> str:

@@ -36,7 +36,7 @@ def facts_shown(machine: Facts) -> dict[str, str]:
         "CPU": f"{machine['cpu']}; {_cores(machine)}",
         "memory": _memory(machine),
         "/dev/shm": _free(machine["shared_memory_free_bytes"]),
-        "results": f"{machine['results']}, {_free(machine['disk_free_bytes'])}, locks: {machine['locks']}",
+        "results": f"{machine['results']}, {_free(machine['disk_free_bytes'])}, {_writing(machine)}",
         "driver": _driver(machine),
     }
 
@@ -80,6 +80,14 @@ def _memory(machine: Facts) -> str:
     return f"{told}; the cgroup's limit is {limit}, of which {left} are left"
 
 
+def _writing(machine: Facts) -> str:
+    return (
+        f"cannot be written to: {machine['results_refused']}"
+        if machine["results_refused"]
+        else f"locks: {machine['locks']}"
+    )
+
+
 def _driver(machine: Facts) -> str:
     told = f"NVIDIA {machine['driver']}" if machine["driver"] else "no NVIDIA driver"
     visible = machine["cuda_visible_devices"]
@@ -87,7 +95,7 @@ def _driver(machine: Facts) -> str:
 
 
 def _free(number: int | None) -> str:
-    return f"free space {UNKNOWN}" if number is None else f"{gibibytes(number)} free"
+    return f"free space {UNKNOWN}" if number is None else f"{in_words(number)} free"
 
 
 def _size(number: int | None) -> str:

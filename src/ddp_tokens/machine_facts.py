@@ -7,6 +7,7 @@ import re
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
@@ -51,11 +52,8 @@ except BlockingIOError:
 
 
 def machine_facts(results: Path, environment: Mapping[str, str]) -> dict[str, Any]:
-    """`results`: the experiment's folder, made where it is not there. Sizes in bytes; None where a fact is not known.
-
-    Raises OSError, with the file's name, where nothing can be written to `results`.
-    """
-    limit = limits()
+    """`results`: the experiment's folder, made where it is not there. Sizes in bytes; None: not known."""
+    limit, refused = limits(), trial_of_writing(results)
     return {
         "host": socket.gethostname(),
         "python": platform.python_version(),
@@ -72,7 +70,8 @@ def machine_facts(results: Path, environment: Mapping[str, str]) -> dict[str, An
         "memory_left_in_group_bytes": limit.left,
         "groups_known": limit.known,
         "shared_memory_free_bytes": free_bytes(SHARED_MEMORY),
-        "locks": trial_of_locks(results),
+        "results_refused": refused,
+        "locks": None if refused else trial_of_locks(results),
         "results": str(results),
         "disk_free_bytes": free_bytes(results),
         "driver": driver_version(),
@@ -142,9 +141,18 @@ def free_bytes(folder: Path) -> int | None:
     return found.f_bavail * found.f_frsize if found.f_blocks else None
 
 
+def trial_of_writing(folder: Path) -> str | None:
+    """What goes wrong with a new file there; None where nothing does."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".trial-of-writing."):
+            return None
+    except OSError as error:
+        return str(error.strerror)
+
+
 def trial_of_locks(folder: Path) -> str:
-    """WORK, or what goes wrong with flock there."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """WORK, or what goes wrong with flock in this folder, which is there."""
     path = folder / f".trial-of-locks.{os.getpid()}"
     try:
         with open(path, "w") as stream:

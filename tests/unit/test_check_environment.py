@@ -1,6 +1,7 @@
 """The command: what it prints, writes and returns. Two processes: tests/distributed."""
 
 import json
+import re
 
 import pytest
 
@@ -45,7 +46,9 @@ def test_this_machine_can_run_the_project_that_it_tests(arguments, written, caps
     check, verdicts = read_verdicts(written)
     assert check == "environment"
     assert {verdict.case for verdict in verdicts} >= {"system", "packages", "torch", "backend", "locks", "memory"}
-    machine = json.loads(written.read_text())["machine"]
+    document = json.loads(written.read_text())
+    assert (document["settings"]["device"], document["settings"]["world_size"]) == ("cpu", 2)
+    machine = document["machine"]
     assert machine["weights_bytes"] is None
     assert machine["dual"] is None
     assert [path.name for path in written.parent.iterdir()] == ["environment.json"]
@@ -83,13 +86,17 @@ def test_one_gpu_is_too_few_for_two_processes_over_nccl(arguments, written, caps
     )
 
 
-def test_a_results_folder_that_cannot_be_written_is_one_sentence(arguments, tmp_path, capsys):
+def test_a_results_folder_that_cannot_be_written_fails_as_a_case_and_nothing_is_left(arguments, tmp_path, capsys):
     (tmp_path / "results").write_text("a file")
-    assert run_as_program(PROGRAM, lambda given: main(PROGRAM, given), arguments) == 2
+    assert run_as_program(PROGRAM, lambda given: main(PROGRAM, given), arguments) == 1
     said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith(f"{PROGRAM}: {tmp_path / 'results'}")
+    assert re.search(r"^results +fail ", said.out, flags=re.MULTILINE)
+    assert "wrote" not in said.out
+    assert said.err.startswith(
+        f"{PROGRAM}: results: {tmp_path / 'results' / 'tiny'} cannot be written to (Not a directory)"
+    )
     assert said.err.count("\n") == 1
+    assert (tmp_path / "results").read_text() == "a file"
 
 
 @pytest.mark.parametrize(
@@ -114,6 +121,6 @@ def test_the_conclusion_for_a_log():
     def concluded(**changes):
         return conclusion(check_environment(tiny_experiment(), MACHINE | changes))
 
-    assert concluded() == "nothing is seen to stand in the way, all 7 cases pass"
-    assert concluded(disk_free_bytes=None) == "nothing is seen to stand in the way, 1 of 7 cases cannot be told"
+    assert concluded() == "nothing is seen to stand in the way, all 8 cases pass"
+    assert concluded(disk_free_bytes=None) == "nothing is seen to stand in the way, 1 of 8 cases cannot be told"
     assert concluded(locks="none").startswith("locks: locks of files (flock) do not work")

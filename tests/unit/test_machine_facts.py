@@ -72,11 +72,16 @@ def test_this_environment_has_a_version_of_each_package_and_a_lock_for_it():
     assert all(package["installed"] and package["locked"] for package in found.values())
 
 
-def test_a_folder_that_cannot_be_written_is_named(tmp_path):
+def test_a_folder_that_cannot_be_written_to_is_a_fact(tmp_path):
     (tmp_path / "results").write_text("a file")
-    with pytest.raises(OSError, match=r"Not a directory|File exists") as caught:
-        facts.trial_of_locks(tmp_path / "results" / "tiny")
-    assert str(tmp_path / "results") in caught.value.filename
+    found = facts.machine_facts(tmp_path / "results" / "tiny", {})
+    assert found["results_refused"] == "Not a directory"
+    assert found["locks"] is None
+
+
+def test_a_folder_that_can_be_written_to_is_left_empty(tmp_path):
+    assert facts.trial_of_writing(tmp_path / "results" / "tiny") is None
+    assert list((tmp_path / "results").rglob("*")) == [tmp_path / "results" / "tiny"]
 
 
 def test_a_file_system_without_locks_is_told_in_its_own_words(tmp_path, monkeypatch):

@@ -138,6 +138,33 @@ def test_root_alone_is_refused(project, environment):
 
 
 @only_root
+def test_what_another_user_has_made_in_the_results_is_refused_with_the_repair(project):
+    file = project / "results" / "minimum" / "plan.json"
+    file.parent.mkdir(parents=True)
+    file.write_text("{}")
+    give(project, *OWNER)
+    os.chown(file, 0, 0)
+    done = setup(project)
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"setup.sh: results/minimum/plan.json belongs to user 0, not {OWNER[0]}: sudo chown -R {OWNER[0]}:{OWNER[1]} "
+        "results\n"
+    )
+    assert made(project) == ["results"]
+
+
+@only_root
+def test_sudo_without_a_group_means_the_group_of_that_user(project):
+    give(project, 0, 0)
+    assert setup(project, environment={"SUDO_UID": "0"}).returncode == 1
+    done = setup(project, environment={"SUDO_UID": "1"})  # daemon, on every Linux
+    assert (done.returncode, (project / ".env").read_text()) == (0, "UID=1\nGID=1\n")
+    nobody = setup(project, environment={"SUDO_UID": "54321"})
+    assert nobody.returncode == 1
+    assert "SUDO_UID=54321 and SUDO_GID= must be numbers" in nobody.stderr
+
+
+@only_root
 def test_a_folder_of_another_user_is_refused_with_the_repair(project):
     (project / "results").mkdir()  # as docker makes a folder that it mounts
     sentence = "results belongs to user 0, not 12345: sudo chown -R 12345:23456 results"

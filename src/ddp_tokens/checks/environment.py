@@ -26,7 +26,7 @@ def check_environment(experiment: Experiment, machine: Facts, dual: Facts | None
         verdicts.append(_gpus(experiment, machine))
         verdicts += [_gpu(gpu, machine["torch"]) for gpu in machine["gpus"][: experiment.ranks_per_node]]
     verdicts.append(_backend(experiment, machine["torch"]))
-    verdicts += [_locks(machine), _disk(experiment, machine), _memory(experiment, machine)]
+    verdicts += [_results(machine), _locks(machine), _disk(experiment, machine), _memory(experiment, machine)]
     if experiment.workers or experiment.resolved_backend == "nccl":
         verdicts.append(_shared_memory(experiment, machine))
     if dual is not None:
@@ -172,15 +172,29 @@ def is_built_for(capability: str, architectures: Sequence[str]) -> bool:
     return False
 
 
+def _results(machine: Facts) -> Verdict:
+    refused = machine["results_refused"]
+    found = (
+        f"{machine['results']} cannot be written to ({refused}): let this user write there, or choose another folder"
+    )
+    return _verdict(
+        "results",
+        "a file can be made where results go",
+        {"folder": machine["results"], "refused": refused},
+        found if refused else None,
+    )
+
+
 def _locks(machine: Facts) -> Verdict:
     works = machine["locks"] == "work"
+    untried = "nothing can be written there" if machine["locks"] is None else None
     found = (
         f"locks of files (flock) do not work in {machine['results']} ({machine['locks']}): put the results on another "
         "file system, or mount it with locks"
     )
     criterion = "a file locked by one process (flock) is refused to another, which keeps two runs apart"
     observed = {"locks": machine["locks"], "folder": machine["results"]}
-    return _verdict("locks", criterion, observed, None if works else found)
+    return _verdict("locks", criterion, observed, None if works or untried else found, untried)
 
 
 def _disk(experiment: Experiment, machine: Facts) -> Verdict:
@@ -242,6 +256,8 @@ def _ranks(dual: Facts) -> Verdict:
         f"{' and GPU' if dual['backend'] == 'nccl' else ''}, and both sum (12, 12) and (108, 36) to (120, 48)"
     )
     found = dual["error"] or what_is_wrong(dual["processes"], dual["backend"])
+    if dual["error"] and dual["said"]:
+        found = f"{found}: see 'The dual check fails' in docs/troubleshooting.md"
     return _verdict("ranks", criterion, dual, found)
 
 

@@ -51,6 +51,7 @@ MACHINE = {
     "driver": "580.95",
     "gpu_device_file": True,
     "cuda_visible_devices": None,
+    "results_refused": None,
     "locks": "work",
     "results": "results/tiny",
     "disk_free_bytes": 100 * GIB,
@@ -94,6 +95,7 @@ def test_on_a_good_machine_all_pass_in_the_order_of_repair():
         "packages",
         "torch",
         "backend",
+        "results",
         "locks",
         "disk",
         "memory",
@@ -136,6 +138,7 @@ ASKED = [
     ("gpu_0", "torch has code for this GPU, and a product of whole numbers of 8 at most, exact in float32, is exact"),
     ("gpu_1", "torch has code for this GPU, and a product of whole numbers of 8 at most, exact in float32, is exact"),
     ("backend", "torch is a build with nccl"),
+    ("results", "a file can be made where results go"),
     ("locks", "a file locked by one process (flock) is refused to another, which keeps two runs apart"),
 ]
 ASKED_OF_SHARED_MEMORY = (
@@ -387,6 +390,26 @@ def test_architectures_of_hip_have_other_names():
 )
 def test_code_for_a_capability(capability, architectures, built):
     assert is_built_for(capability, architectures) is built
+
+
+def test_where_processes_said_something_the_page_on_what_to_do_is_named():
+    dual = {"device": "cpu", "backend": "gloo", "processes": [], "error": "rank 1 raised RuntimeError: eth7"}
+    assert verdict("ranks", dual=dual | {"said": ["a line"]}).first_difference == {
+        "found": "rank 1 raised RuntimeError: eth7: see 'The dual check fails' in docs/troubleshooting.md"
+    }
+    assert verdict("ranks", dual=dual | {"said": []}).first_difference == {"found": "rank 1 raised RuntimeError: eth7"}
+
+
+def test_results_that_cannot_be_written():
+    machine = {"results_refused": "Read-only file system", "locks": None}
+    assert found("results", machine) == (
+        "results/tiny cannot be written to (Read-only file system): let this user write there, or choose another folder"
+    )
+    assert verdict("results", machine).observed == {"folder": "results/tiny", "refused": "Read-only file system"}
+    assert (verdict("locks", machine).outcome, found("locks", machine)) == (
+        "inconclusive",
+        "nothing can be written there",
+    )
 
 
 def test_locks_that_do_not_work():
