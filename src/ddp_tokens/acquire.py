@@ -9,7 +9,7 @@ list of their names and SHA-256, as lock.json holds it.
 import argparse
 import stat
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,7 @@ def main(program: str, arguments: Sequence[str]) -> int:
         "--config", type=Path, action="append", metavar="FILE", help="an experiment's YAML file; may be repeated"
     )
     asked = parser.parse_args(arguments).config
-    files, problems = ([(path, {}) for path in asked], []) if asked else every_experiment()
+    files, problems = ([(path, {}) for path in dict.fromkeys(asked)], []) if asked else every_experiment()
     found: list[tuple[str, Source | None]] = []
     for path, overrides in files:
         try:
@@ -98,10 +98,10 @@ def read(experiment: Experiment) -> tuple[Source | None, list[str]]:
     corpus = experiment.corpus
     if not isinstance(corpus, OwnRows | OwnImages):
         return None, []
-    where = OUTSIDE
+    where = _where([Path(corpus.path)])
     try:
         files = _files(corpus)
-        where = INSIDE if all(map(_is_inside, files.values())) else OUTSIDE
+        where = _where(files.values())
         number, digest = sum(path.stat().st_size for path in files.values()), _digest(files)
     except CorpusError as error:
         return Source(corpus.path, where), [f"{experiment.name}: field corpus.path: {error}"]
@@ -132,9 +132,10 @@ def _digest(files: Mapping[str, Path]) -> str:
     return digests[""] if "" in digests else sha256_of_json(digests)
 
 
-def _is_inside(path: Path) -> bool:
-    """Also where a link leads."""
-    return path.resolve().is_relative_to(Path.cwd().resolve())
+def _where(paths: Iterable[Path]) -> str:
+    """Where links lead, too."""
+    project = Path.cwd().resolve()
+    return INSIDE if all(path.resolve().is_relative_to(project) for path in paths) else OUTSIDE
 
 
 def _prepared(corpus: OwnRows | OwnImages, lock_path: Path) -> str:

@@ -169,7 +169,8 @@ def test_all_problems_are_told_each_in_one_sentence(project, capsys):
         "missing: field corpus.path: /nowhere/pictures cannot be read: No such file or directory",
         "config/typo.yaml: unknown field 'bacth', did you mean 'batch'?; config/README.md lists every field",
     ]
-    assert table["gone"] == ["data/rows.jsonl", "outside", "cannot be read"]
+    assert table["gone"] == ["data/rows.jsonl", "in the project", "cannot be read"]
+    assert table["missing"] == ["/nowhere/pictures", "outside", "cannot be read"]
     assert table["made"] == ["nothing"]
     assert last == "8 experiments, 7 problems: not everything is there as it should be"
 
@@ -250,7 +251,8 @@ def test_only_the_files_that_are_named(project, capsys, tmp_path):
     rows_file(project / "rows.jsonl")
     elsewhere = str(shutil.copy(own_rows("rows", "rows.jsonl"), tmp_path / "other.yaml"))
     config("typo", "bacth: 3\n")
-    code, table, last, _ = run(capsys, "--config", "config/made.yaml", "--config", elsewhere)
+    twice = ["--config", "config/made.yaml"] * 2
+    code, table, last, _ = run(capsys, *twice, "--config", elsewhere)
     assert (code, list(table)) == (0, ["made", "other"])
     assert last == "2 experiments, no download needed: 2 read nothing from outside the project"
     code, table, last, problems = run(capsys, "--config", "config/none.yaml", "--config", "config/made.yaml")
