@@ -10,12 +10,15 @@ optimizer; here that happens once. CPU only: a forked process cannot use CUDA.
 import argparse
 import importlib
 import logging
+import math
 import os
 import signal
 import sys
+import time
 import traceback
 import uuid
 from collections.abc import Mapping, Sequence
+from multiprocessing import synchronize
 from types import FrameType
 
 from ddp_tokens.launchers import HOST
@@ -24,6 +27,7 @@ from ddp_tokens.stopping import SIGNALLED
 from ddp_tokens.watching import LAUNCHER, end_with, sign_as, snakemake_of
 
 PROGRAM = "ddp_tokens.launch"
+AWAKE_EVERY_S = 0.02
 # A rank has said what is wrong by itself; these would add a page about the same exit code.
 SILENCED_LOGGERS = ("torch.distributed.elastic.multiprocessing.api", "torch.multiprocessing.spawn")
 # Else torch warns of each connection whose other end has no name, and of each try to reach a host that is late. It
@@ -112,6 +116,18 @@ def run_rank(module: str, arguments: Sequence[str]) -> None:
     sys.stderr.flush()
     if code:
         sys.exit(code)
+    # Now torch lets the rank sleep until the launcher has its result; if it were killed there, that would never go on.
+    synchronize.Event.wait = wait_awake  # type: ignore[assignment, method-assign]
+
+
+def wait_awake(event: synchronize.Event, timeout: float | None = None) -> bool:
+    """As Event.wait, without its sleep: who sets an event waits for each process that sleeps there to wake up."""
+    deadline = time.monotonic() + (math.inf if timeout is None else timeout)
+    while not event.is_set():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(AWAKE_EVERY_S)
+    return True
 
 
 if __name__ == "__main__":
