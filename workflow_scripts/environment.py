@@ -10,6 +10,6 @@ from ddp_tokens.steps import read_settings
 with logged(snakemake.log[0]):
     experiment = read_settings(snakemake.input.settings)
     at = Layout(Path(snakemake.output.document).parent)
-    machine, verdicts = examine(experiment, at, with_two=experiment.world_size > 1)
+    machine, verdicts = examine(experiment, at, with_two=experiment.ranks_per_node > 1)
     write_json(snakemake.output.document, document(experiment, machine, verdicts))
     logging.getLogger("ddp_tokens.environment").info("%s", conclusion(verdicts))

@@ -65,10 +65,10 @@ def _folders(controller: str) -> Iterator[Path]:
 
 def _mounts(controller: str | None) -> Iterator[tuple[str, Path]]:
     """Which group is mounted where; of version 2 where `controller` is None."""
-    for line in MOUNTS.read_text().splitlines():
+    for line in MOUNTS.read_text(errors="surrogateescape").splitlines():
         before, _, after = line.partition(" - ")
         root, mounted = before.split()[3:5]
-        kind, _, options = after.split(maxsplit=2)
+        kind, _, options = after.split(" ", 2)  # what is mounted may be empty
         if kind == "cgroup2" if controller is None else kind == "cgroup" and controller in options.split(","):
             yield root, Path(mounted)
 

@@ -19,7 +19,7 @@ scopes:
 import argparse
 import os
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -53,9 +53,12 @@ def main(program: str, arguments: Sequence[str]) -> int:
         raise CleanError(f"{root} is no project (Snakefile and {CONFIG_FOLDER}/ are missing): go to its folder first")
     mounted = mount_points(root)
     if RESULTS in mounted and not in_repository(root):
-        raise CleanError(f"{RESULTS} is mounted from elsewhere, where git may track what is in it: clean there")
-    kept = dict.fromkeys(tracked(root), TRACKED) | _read_by_experiments(root) | dict.fromkeys(mounted, MOUNTED)
-    kept.pop(RESULTS, None)
+        raise CleanError(
+            f"{RESULTS} is mounted from elsewhere, where git may track what is in it: call this there, outside of the "
+            "container, or delete by hand"
+        )
+    elsewhere = dict.fromkeys(mounted - {RESULTS}, MOUNTED)
+    kept = dict.fromkeys(tracked(root), TRACKED) | _read_by_experiments(root) | elsewhere
     locks = _locks(root, mounted)
     last = {_below(root, path) for path in locks}
     sweep = Sweep(root, _why_kept(own.scope, kept), last, delete=own.yes)
@@ -108,7 +111,7 @@ def _read_by_experiments(root: Path) -> dict[str, str]:
         for path, overrides in files:
             corpus = load_experiment(path, overrides).corpus
             if isinstance(corpus, OwnRows | OwnImages):
-                places = {Path(os.path.normpath(root / corpus.path)), (root / corpus.path).resolve()}
+                places = [Path(os.path.normpath(root / corpus.path)), *_where_it_leads(root / corpus.path)]
                 inside = [_below(root, place) for place in places if place.is_relative_to(root)]
                 found |= dict.fromkeys(inside, f"is read by {path}")
     except ConfigError as error:
@@ -124,7 +127,14 @@ def _is_of_runs(path: str) -> bool:
     return len(parts) in (3, 4) and parts[-1] == OF_RUNS
 
 
-def _starts(root: Path, scope: str, mounted: Collection[str]) -> list[str]:
+def _where_it_leads(source: Path) -> Iterator[Path]:
+    """Behind links: of a file, or of a folder and of each image in its class folders."""
+    yield source.resolve()
+    for folder in source.iterdir() if source.is_dir() else ():
+        yield from (image.resolve() for image in folder.iterdir()) if folder.is_dir() else ()
+
+
+def _starts(root: Path, scope: str, mounted: frozenset[str]) -> list[str]:
     """What to walk, from the root on. The folder with Snakemake's lock comes last. Links and what is mounted are named,
     to be left.
     """
@@ -136,7 +146,7 @@ def _starts(root: Path, scope: str, mounted: Collection[str]) -> list[str]:
     return results + [path for path in tools if os.path.lexists(root / path)]
 
 
-def _folders_of_runs(root: Path, mounted: Collection[str]) -> list[str]:
+def _folders_of_runs(root: Path, mounted: frozenset[str]) -> list[str]:
     """What is there of results/EXP/runs and results/FOLDER/EXP/runs, links too."""
     outer = [path for path in _entries(root, RESULTS) if path not in mounted]
     inner = [path for folder in outer for path in _entries(root, folder) if not _is_of_runs(path)]
@@ -164,13 +174,25 @@ def _below(root: Path, path: Path) -> str:
     return str(path.relative_to(root))
 
 
-def _locks(root: Path, mounted: Collection[str]) -> list[Path]:
+def _locks(root: Path, mounted: frozenset[str]) -> list[Path]:
     """Snakemake's, and one for each thing that ranks may write now, whether or not its file is there."""
-    folders = [root / path for path in _folders_of_runs(root, mounted) if (root / path).is_dir()]
+    folders = {root / path for path in _folders_of_runs(root, mounted) if (root / path).is_dir()}
+    folders.update(_deeper_folders_of_runs(root, mounted))
     of_runs = [
-        {Layout(folder.parent).run_lock(run) for run in LOCKED} | {*folder.glob(".*.lock")} for folder in folders
+        {Layout(folder.parent).run_lock(run) for run in LOCKED} | {*folder.glob(".*.lock")}
+        for folder in sorted(folders)
     ]
     return [root / LOCK, *(path for paths in of_runs for path in sorted(paths))]
+
+
+def _deeper_folders_of_runs(root: Path, mounted: frozenset[str]) -> Iterator[Path]:
+    """Of work by hand with --results anywhere below results/."""
+    for folder, names, _ in os.walk(root / RESULTS) if not (root / RESULTS).is_symlink() else ():
+        if _below(root, Path(folder)) in mounted - {RESULTS}:
+            names.clear()
+        elif OF_RUNS in names and not Path(folder, OF_RUNS).is_symlink():
+            names.remove(OF_RUNS)
+            yield Path(folder, OF_RUNS)
 
 
 @contextmanager

@@ -113,7 +113,9 @@ def _next(made: Iterator[Any], batches: Batches, step: int) -> Any:
     try:
         return next(made)
     except (RuntimeError, ConnectionError, EOFError) as error:
-        if isinstance(error, RuntimeError) and not str(error).startswith("DataLoader"):
+        of_batch = str(error).startswith("Caught")  # what a worker raised, with its traceback
+        of_rank = isinstance(error, RuntimeError) and not str(error).startswith("DataLoader")
+        if not batches.loading.workers or of_batch or of_rank:
             raise
         raise LoadingError(_why_none(str(error), batches, step)) from error
 

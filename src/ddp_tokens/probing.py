@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from ddp_tokens.watching import SNAKEMAKE, end_with, sign_as, snakemake_of
 PROGRAM = "ddp_tokens.probing"
 # Importing torch takes seconds, a GPU's first use some more: tens of each on a busy machine with many GPUs.
 WITHIN_S = 300
+ENDED_WITHIN_S = 5
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -60,14 +62,23 @@ def _run(command: Sequence[str], within_s: float) -> str | None:
     """What went wrong, in one line. The process ends with this one."""
     environment = dict(os.environ)
     sign_as(SNAKEMAKE, environment)
+    process = subprocess.Popen(
+        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
+    )
     try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=within_s)
+        _, said = process.communicate(timeout=within_s)
     except subprocess.TimeoutExpired:
+        process.kill()
+        with suppress(subprocess.TimeoutExpired):  # a driver that hangs holds it even so
+            process.communicate(timeout=ENDED_WITHIN_S)
         return f"no answer within {within_s:g} s"
-    if done.returncode < 0:
-        return f"the process that used it was ended by signal {-done.returncode}"
-    lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-    return (lines[-1] if lines else f"exit code {done.returncode}") if done.returncode else None
+    except BaseException:
+        process.kill()
+        raise
+    if process.returncode < 0:
+        return f"the process that used it was ended by signal {-process.returncode}"
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    return (lines[-1] if lines else f"exit code {process.returncode}") if process.returncode else None
 
 
 if __name__ == "__main__":

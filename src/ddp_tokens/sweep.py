@@ -65,9 +65,12 @@ class Sweep:
                 return
         folder = os.open(self.root, FOLDER)
         try:
-            for each in above:
+            for depth, each in enumerate(above, start=1):
                 outer, folder = folder, os.open(each, FOLDER, dir_fd=folder)
                 os.close(outer)
+                if is_repository(os.listdir(folder)):
+                    self.left.append(("/".join(above[:depth]), REPOSITORY))
+                    return
             self.rows += self._entry(folder, name, path)[1]
         except FileNotFoundError:
             pass
@@ -140,8 +143,8 @@ def is_repository(names: Collection[str]) -> bool:
 
 
 def mount_points(root: Path) -> frozenset[str]:
-    """Below `root`, from there on: where another folder or file system is seen. None where the kernel does not tell."""
-    lines = MOUNTS.read_text().splitlines() if MOUNTS.is_file() else []
+    """Below `root`, from there on: where another folder or file system is seen. None where none is told."""
+    lines = MOUNTS.read_text(errors="surrogateescape").splitlines() if MOUNTS.is_file() else []
     paths = [re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), line.split()[4]) for line in lines]
     start = f"{root.resolve()}/"
     return frozenset(path.removeprefix(start) for path in paths if path.startswith(start))

@@ -111,3 +111,9 @@ def test_where_there_are_no_groups_nothing_is_known(kernel, tmp_path):
     assert limits() == Limits(known=False)
     kernel(["0::/"], ["22 1 254:0 / / rw - ext4 /dev/vda rw"], {})
     assert limits() == Limits(known=False)
+
+
+def test_a_mount_of_nothing_is_no_hindrance(kernel, tmp_path):
+    """mount -t tmpfs "" /x: an empty name between two spaces."""
+    kernel(["0::/"], ["22 1 0:5 / /x rw - tmpfs  rw,size=1m"], {})
+    assert not limits().known

@@ -11,6 +11,7 @@ import pytest
 
 from ddp_tokens import clean, sweep, tracked
 from ddp_tokens.errors import CleanError
+from ddp_tokens.locks import lock_alone
 from ddp_tokens.options import run_as_program
 from ddp_tokens.sweep import Sweep
 from tests.helpers import PROJECT
@@ -525,6 +526,30 @@ def test_in_a_container_that_sees_only_the_results_it_is_refused(project, monkey
     assert files(project) & set(EVERYTHING) == set(NEVER)
 
 
+@pytest.mark.parametrize(
+    ("repository", "scope"),
+    [("results", "generated"), ("results", "checkpoints"), ("results/a", "checkpoints"), ("src/ddp_tokens", "all")],
+)
+def test_what_is_inside_another_repository_is_left(project, capsys, repository, scope):
+    git(project, "init", repository)
+    assert run("--scope", scope, "--yes") == 0
+    assert {path for path in files(project) if path.startswith(f"{repository}/")} >= {
+        path for path in EVERYTHING if path.startswith(f"{repository}/")
+    }
+    assert f"left: {repository} is a git repository of its own\n" in capsys.readouterr().out
+
+
+def test_results_as_a_submodule_are_left(project, capsys):
+    git(project, "init")
+    git(project, "init", "results")
+    git(project / "results", "add", ".")
+    git(project / "results", "commit", "-m", "x")
+    git(project, "add", "results")
+    assert run("--scope", "generated", "--yes") == 0
+    assert files(project) >= set(EVERYTHING)
+    assert "left: results is tracked by git\n" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("scope", ["generated", "all"])
 def test_other_repositories_are_left(project, capsys, scope):
     git(project, "init", "results/nested")
@@ -557,6 +582,31 @@ def test_what_an_experiment_reads_is_left(project, capsys, corpus, path):
     assert run("--scope", "all", "--yes") == 0
     assert files(project) == {*NEVER, path, "config/own.yaml"}
     assert re.search(r"left: results/\S+ is read by config/own.yaml\n", capsys.readouterr().out)
+
+
+def test_images_behind_links_are_left(project):
+    """A folder per class, as own images have it; one image, and one class, lie in the results."""
+    for path in ("results/a/made/1.png", "results/a/dogs/1.png", "data/images/cat/2.png"):
+        write(project / path)
+    (project / "data/images/cat/1.png").symlink_to(project / "results/a/made/1.png")
+    (project / "data/images/dog").symlink_to(project / "results/a/dogs")
+    corpus = "{kind: own_images, path: data/images, train: 2, test: 1}"
+    write(project / "config/own.yaml", f"{OF_IMAGES}corpus: {corpus}\n")
+    assert run("--scope", "all", "--yes") == 0
+    assert files(project) >= {"results/a/made/1.png", "results/a/dogs/1.png"}
+    assert not (project / "results/a/plan.json").exists()
+
+
+def test_a_run_by_hand_in_a_deep_folder_is_noticed(project):
+    run_lock = project / "results/by hand/deeper/a/runs/.resume.lock"
+    run_lock.parent.mkdir(parents=True)
+    before = files(project)
+    with (
+        lock_alone(run_lock),
+        pytest.raises(CleanError, match=r"results/by hand/deeper/a/runs/resume is being written"),
+    ):
+        clean.main("clean", ["--scope", "generated", "--yes"])
+    assert files(project) - {str(run_lock.relative_to(project))} == before
 
 
 def test_while_an_experiment_cannot_be_read_nothing_is_deleted(project):

@@ -30,7 +30,7 @@ def check_environment(experiment: Experiment, machine: Facts, dual: Facts | None
     if experiment.workers or experiment.resolved_backend == "nccl":
         verdicts.append(_shared_memory(experiment, machine))
     if dual is not None:
-        verdicts.append(_ranks(dual))
+        verdicts.append(_ranks(experiment, dual))
     return verdicts
 
 
@@ -69,7 +69,9 @@ def _packages(packages: Mapping[str, Facts]) -> Verdict:
     if missing:
         found = f"{', '.join(missing)} not installed: pip install --requirement envs/requirements.lock"
     elif outside:
-        ranges = ", ".join(f"{name}{package['needed']}" for name, package in packages.items() if not package["within"])
+        ranges = ", ".join(
+            f"{name}{package['needed']}" for name, package in packages.items() if package["within"] is False
+        )
         found = f"{', '.join(outside)} does not fit what the project needs, {ranges}: install what fits"
     elif other:
         inconclusive = f"{', '.join(other)} where the lock says otherwise: the project was tested with the lock only"
@@ -250,7 +252,7 @@ def _enough(case: str, criterion: str, free: int | None, needed: int, where: str
     return _verdict(case, criterion, {"free_bytes": free, "needed_bytes": needed}, found, unsure)
 
 
-def _ranks(dual: Facts) -> Verdict:
+def _ranks(experiment: Experiment, dual: Facts) -> Verdict:
     criterion = (
         f"two processes on {dual['device']} meet over {dual['backend']}, are told apart by number"
         f"{' and GPU' if dual['backend'] == 'nccl' else ''}, and both sum (12, 12) and (108, 36) to (120, 48)"
@@ -258,6 +260,9 @@ def _ranks(dual: Facts) -> Verdict:
     found = dual["error"] or what_is_wrong(dual["processes"], dual["backend"])
     if dual["error"] and dual["said"]:
         found = f"{found}: see 'The dual check fails' in docs/troubleshooting.md"
+    if experiment.ranks_per_node == 1 and dual["error"] and not dual["said"]:
+        unsure = f"{dual['error']}; the experiment has one rank on this host, and does not need it"
+        return _verdict("ranks", criterion, dual, None, unsure)
     return _verdict("ranks", criterion, dual, found)
 
 

@@ -392,6 +392,19 @@ def test_code_for_a_capability(capability, architectures, built):
     assert is_built_for(capability, architectures) is built
 
 
+def test_an_experiment_with_one_rank_here_does_not_need_two_gpus():
+    """Two hosts with a GPU each: the trial of two processes cannot be made, and says nothing about the experiment."""
+    dual = {"device": "cuda", "backend": "nccl", "processes": [], "said": [], "error": "they need two GPUs"}
+    experiment = tiny_experiment(device="cuda", nodes=2)
+    assert experiment.ranks_per_node == 1
+    judged_alone = verdict("ranks", experiment=experiment, dual=dual)
+    assert judged_alone.outcome == "inconclusive"
+    assert judged_alone.first_difference == {
+        "found": "they need two GPUs; the experiment has one rank on this host, and does not need it"
+    }
+    assert verdict("ranks", experiment=tiny_experiment(device="cuda"), dual=dual).outcome == "fail"
+
+
 def test_where_processes_said_something_the_page_on_what_to_do_is_named():
     dual = {"device": "cpu", "backend": "gloo", "processes": [], "error": "rank 1 raised RuntimeError: eth7"}
     assert verdict("ranks", dual=dual | {"said": ["a line"]}).first_difference == {
