@@ -85,7 +85,7 @@ def test_what_does_not_end_in_time_is_ended(experiment, tmp_path, monkeypatch):
     assert main(PROGRAM, experiment) == 1
     found = verdict_of(tmp_path)["first_difference"]["found"]
     assert found.startswith("the two processes did not end within 10 s: rank 0 ")
-    assert found.endswith("rank 1 did not come")
+    assert found.endswith("rank 1 did not come: see 'The dual check fails' in docs/troubleshooting.md")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
