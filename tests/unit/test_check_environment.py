@@ -76,14 +76,25 @@ def test_what_fails_is_one_sentence_and_the_file_is_whole(arguments, written, ca
     assert verdicts[-1].first_difference["found"].startswith("two processes on cuda need a GPU and torch sees none")
 
 
+TOO_FEW = "two processes over nccl need two GPUs, one each, and torch sees 1: set backend to gloo, to share it"
+
+
 def test_one_gpu_is_too_few_for_two_processes_over_nccl(arguments, written, capsys, torch_says, monkeypatch):
     torch_says({"gpus": 1}, [GPU])
     monkeypatch.setattr(dual, "_run", lambda *_: pytest.fail("something was started"))
-    assert main(PROGRAM, [*arguments, "--dual", "--device", "cuda", "--world-size", "1"]) == 1
-    assert capsys.readouterr().err == (
-        f"{PROGRAM}: ranks: two processes over nccl need two GPUs, one each, and torch sees 1: set backend to gloo, to "
-        "share it\n"
-    )
+    assert main(PROGRAM, [*arguments, "--dual", "--device", "cuda"]) == 1
+    assert capsys.readouterr().err.endswith("(1 more fail)\n")
+    ranks = read_verdicts(written)[1][-1]
+    assert (ranks.case, ranks.outcome, ranks.first_difference) == ("ranks", "fail", {"found": TOO_FEW})
+
+
+def test_an_experiment_of_one_rank_fails_for_no_want_of_a_second_gpu(arguments, written, capsys, torch_says):
+    torch_says({"gpus": 1}, [GPU])
+    assert main(PROGRAM, [*arguments, "--dual", "--device", "cuda", "--world-size", "1"]) == 0
+    assert capsys.readouterr().err == ""
+    ranks = read_verdicts(written)[1][-1]
+    assert (ranks.case, ranks.outcome) == ("ranks", "inconclusive")
+    assert ranks.first_difference["found"].startswith(TOO_FEW)
 
 
 def test_a_results_folder_that_cannot_be_written_fails_as_a_case_and_nothing_is_left(arguments, tmp_path, capsys):
