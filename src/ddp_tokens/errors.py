@@ -14,6 +14,7 @@ UserError
 ├── DivergedError          the loss or the gradient's norm of an update is not a number, or too large for float16
 ├── UnprovenGradientError  training was asked for although a verdict is not as expected
 ├── CleanError             files cannot be deleted: something is at work, or git does not say what it tracks
+├── ArchiveError           an archive is damaged, unsafe, altered, or of a newer format; or cannot be made or rebuilt
 ├── GateError              the chain is done and an outcome is not the expected one
 └── EvidenceError          a file that a check or a figure reads is missing or malformed
 """
@@ -81,6 +82,10 @@ class UnprovenGradientError(UserError):
 
 
 class GateError(UserError):
+    pass
+
+
+class ArchiveError(UserError):
     pass
 
 

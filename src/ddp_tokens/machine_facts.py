@@ -29,6 +29,7 @@ IMPORTED = (
     "pydantic-settings",
     "pygments",
     "pyyaml",
+    "rocrate",
     "safetensors",
     "snakemake",
     "tabulate",

@@ -130,6 +130,7 @@ ROOMS = [
     "all_reduce_sweep",
     "measure",
     "controls",
+    "archive",
     "launch",
     "spawn",
     "fixed_hosts",
@@ -269,6 +270,7 @@ WITHOUT_TORCH = [
     "ddp_tokens.controls.table",
     "ddp_tokens.controls.page",
     "ddp_tokens.controls.figure",
+    *(name for name in modules() if room_of(name) == "archive"),
     *(name for name in modules() if room_of(name) == "checks"),
 ]
 

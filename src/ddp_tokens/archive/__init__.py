@@ -1,0 +1,1 @@
+"""One file beside a paper: made, verified, rebuilt and compared. No torch."""
