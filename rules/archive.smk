@@ -6,7 +6,7 @@ rule pack:
     input:
         settings="results/{experiment}/settings/pack.json",
         controls_settings="results/controls/settings/pack.json",
-        source=lambda wildcards: source_file(wildcards.experiment),
+        source=lambda wildcards: source_file(),
         made=[
             *rules.prepare.output,
             *rules.reference.output,

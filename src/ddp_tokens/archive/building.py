@@ -13,9 +13,12 @@ DEFAULT_LIMIT_MIB = 256
 MEASURED = ("manifest.json", "prediction.json")
 
 
-def source_file(name: str) -> str:
-    """A file that is another one when the commit, or a file of the source, is another: all of it is in the archive."""
-    return file_by_content(name, "source", source_document(Path()))
+def source_file() -> str:
+    """A file that is another one when the commit, or a file of the source, is another: all of it is in the archive.
+
+    Not beside the settings: Snakemake lists a target's input folders once, and misses what is put there later.
+    """
+    return file_by_content(".project", "source", source_document(Path()))
 
 
 def measured(name: str) -> list[str]:

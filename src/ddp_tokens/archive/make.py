@@ -1,5 +1,6 @@
-"""Make results/archive/EXP.zip from what was built. The same results give the same bytes, apart from machine/, the pages
-that tell of the machine, and SHA256SUMS, which covers them.
+"""Make results/archive/EXP.zip from what was built.
+
+The same results give the same bytes, apart from machine/, the pages that tell of the machine, and SHA256SUMS.
 """
 
 import tomllib
@@ -36,6 +37,7 @@ from ddp_tokens.errors import ArchiveError
 from ddp_tokens.files import sha256, sha256_of_bytes, to_json
 
 TOLD_BY_HAND = "made by hand"
+READ_BY_PAGES = (".json", ".csv", ".png", ".svg")
 CITATION, LICENCE = "CITATION.cff", "LICENSE"
 
 
@@ -95,9 +97,7 @@ def _too_large(contents: Files, limit_mib: int) -> dict[str, dict[str, Any]]:
     large = {
         name: path
         for name, path in contents.items()
-        if isinstance(path, Path)
-        and path.stat().st_size > limit_mib * MIB
-        and path.suffix in (".safetensors", ".jsonl")
+        if isinstance(path, Path) and path.stat().st_size > limit_mib * MIB and path.suffix not in READ_BY_PAGES
     }
     return {
         name: {"bytes": path.stat().st_size, "sha256": sha256(path), "made_by": _made_by(name, rules)}
