@@ -28,7 +28,12 @@ def problems_of_crate(data: bytes | None, names: Collection[str]) -> list[str]:
         return [f"{CRATE} holds no fields"]
     try:
         crate, warned = _read(metadata)
-        problems = [*warned, *_of_descriptor(metadata, crate), *_of_root(crate, names), *_of_files(crate, names)]
+        problems = [
+            *warned,
+            *_of_descriptor(metadata, crate),
+            *_of_root(metadata, crate, names),
+            *_of_files(crate, names),
+        ]
     except Exception as error:  # what the library and a look at its entities raise of what is no crate
         return [f"{CRATE} is no RO-Crate: {type(error).__name__} ({str(error)[:200]})"]
     return [f"{CRATE}: {problem}" for problem in problems]
@@ -45,25 +50,29 @@ def _read(metadata: Mapping[str, Any]) -> tuple[Any, list[str]]:
 
 
 def _of_descriptor(metadata: Mapping[str, Any], crate: Any) -> list[str]:
-    context = metadata["@context"]
-    stated = {_id(value) for value in _list(crate.metadata.get("conformsTo"))}
+    stated = [_id(value) for value in _list(_stated(metadata, crate.metadata.id).get("conformsTo"))]
     problems = [f"its descriptor does not conform to {profile}" for profile in CONFORMS_TO if profile not in stated]
-    if CONTEXT not in _list(context):
+    if CONTEXT not in _list(metadata["@context"]):
         problems.append(f"its context is not {CONTEXT}")
     if crate.root_dataset.id != ROOT:
         problems.append(f"its root is {crate.root_dataset.id!r}, not {ROOT!r}")
     return problems
 
 
-def _of_root(crate: Any, names: Collection[str]) -> list[str]:
-    root = crate.root_dataset
-    problems = [f"the root lacks {field}" for field in NEEDED if not root.get(field)]
-    main = root.get("mainEntity")
+def _of_root(metadata: Mapping[str, Any], crate: Any, names: Collection[str]) -> list[str]:
+    stated = _stated(metadata, crate.root_dataset.id)
+    problems = [f"the root lacks {field}" for field in NEEDED if not stated.get(field)]
+    main = crate.root_dataset.get("mainEntity")
     if main is None or isinstance(main, str) or WORKFLOW not in _list(main.type):
         problems.append(f"mainEntity is no {WORKFLOW}")
     elif unquote(main.id) not in names:
         problems.append(f"mainEntity is {main.id}, which is no file of the archive")
     return problems
+
+
+def _stated(metadata: Mapping[str, Any], entity: str) -> Mapping[str, Any]:
+    """As the file has it: the library adds what is missing, such as the time of reading as datePublished."""
+    return next(of for of in metadata["@graph"] if of["@id"] == entity)
 
 
 def _of_files(crate: Any, names: Collection[str]) -> list[str]:
@@ -94,7 +103,7 @@ def _local(crate: Any) -> tuple[set[str], set[str]]:
 
 
 def _id(value: Any) -> Any:
-    return value if isinstance(value, str) else value.id
+    return value["@id"] if isinstance(value, dict) else value
 
 
 def _list(value: Any) -> Iterable[Any]:
