@@ -23,6 +23,8 @@ def files_of(project: Path, experiment: str = "tiny") -> dict[str, bytes]:
         if path.is_file() and not hidden and below.parts[0] not in (*LEFT_OUT, "environment.json", "gate.txt"):
             files[str(path.relative_to(project))] = path.read_bytes()
     settings = load_experiment(project / "config" / f"{experiment}.yaml").model_dump(mode="json")
+    if settings["epochs"] is not None:
+        del settings["steps"]  # which follows from it
     files[f"results/{experiment}/config.yaml"] = yaml.safe_dump(settings).encode()
     of_others = {name: data for name, data in FILES.items() if not name.startswith("results/") or name.endswith(".pdf")}
     return files | of_others
