@@ -77,7 +77,7 @@ def verify(archive: Archive) -> Findings:
         problems_of_comparison(document, sha256, texts),
     )
     for path, of in sorted(document.omitted.items()):
-        findings.note(f"left out as too large: {path} ({of['bytes']:,} bytes; {of['made_by']!r} makes it)")
+        findings.note(f"not in the archive: {path} ({of['bytes']:,} bytes; {of['made_by']})")
     if findings.problems:
         findings.note("not looked at, since files are not what they should be: crate, figures, verdicts")
         return findings
