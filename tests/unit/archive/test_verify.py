@@ -127,7 +127,7 @@ def test_files_that_were_left_out_count_by_their_digest(path, judged):
     files = finished(FILES, omitted=omitted)
     lines = lines_of(write(path, files))
     assert failures(lines) == []
-    assert lines[2] == "      not in the archive: results/tiny/large (12,345 bytes; 'continuous' makes it)"
+    assert lines[2] == "      not in the archive: results/tiny/large (12,345 bytes; continuous)"
     with open_archive(path) as archive:
         document, digests = archive.document, archive.sha256()
     assert problems_of_comparison(document, digests, files) == []
