@@ -88,7 +88,9 @@ rule summary:
             page=[
                 "page",
                 "marks",
+                "verdict_rows",
                 "verdicts",
+                "score_rows",
                 "scores",
                 "config",
                 "versions",

@@ -20,6 +20,7 @@ from ddp_tokens.steps import LOCK_FILE
 DISTRIBUTION = "ddp-tokens"
 # What the chain imports: the dependencies of pyproject.toml, to which a test holds this list.
 IMPORTED = (
+    "docutils",
     "jinja2",
     "matplotlib",
     "numpy",

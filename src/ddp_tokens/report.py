@@ -159,12 +159,19 @@ def software() -> dict[str, str]:
 
 
 def circumstances(experiment: Experiment) -> dict[str, str]:
+    return {
+        "platform": f"{platform.system()} {platform.release()} ({platform.machine()})",
+        "CPU cores": str(os.cpu_count()),
+        **ran_with(experiment),
+    }
+
+
+def ran_with(experiment: Experiment) -> dict[str, str]:
+    """What the settings say of ranks and devices, resolved."""
     launcher, hosts = _resolved(experiment.launcher, experiment.resolved_launcher), "one host"
     if experiment.nodes > 1:
         launcher, hosts = "torchrun on each host", f"{experiment.nodes} hosts"
     return {
-        "platform": f"{platform.system()} {platform.release()} ({platform.machine()})",
-        "CPU cores": str(os.cpu_count()),
         "device": experiment.device,
         "backend": _resolved(experiment.backend, experiment.resolved_backend),
         "launcher": launcher,

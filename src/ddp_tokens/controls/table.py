@@ -3,7 +3,7 @@
 `at`: the folder that holds what `controls.prepare` and `controls.ranks` left.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -172,10 +172,14 @@ def gate(path: Path | str) -> str:
 
 
 def read_judged(path: Path | str) -> list[Judged]:
-    """From controls.json; what it says of its own problems is not believed."""
+    return judged_in(read_json(path))
+
+
+def judged_in(of_controls: Mapping[str, Any]) -> list[Judged]:
+    """From what controls.json holds; what it says of its own problems is not believed."""
     return [
         Judged(one["kind"], one["check"], verdict_from_json(one["verdict"]), one["what"])
-        for one in read_json(path)["verdicts"]
+        for one in of_controls["verdicts"]
     ]
 
 
