@@ -17,6 +17,7 @@ FILES = (
     *("Snakefile", "Makefile", "pyproject.toml", "compose.yaml", "LICENSE", "CITATION.cff", ".gitignore"),
     *(".dockerignore", ".pre-commit-config.yaml", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "results/README.md"),
 )
+ENTRY = "Snakefile"
 NOT_SOURCE = ("__pycache__", ".egg-info")
 
 
@@ -40,9 +41,9 @@ class SourceState:
 
 def source_state(root: Path) -> SourceState:
     commit = _git(root, "rev-parse", "HEAD") if in_repository(root) else None
-    if commit is None:
+    tracked = _paths(_git(root, "ls-files", "-z")) if commit else set()
+    if commit is None or ENTRY not in tracked:  # or a folder above is somebody else's repository
         return SourceState(_own_files(root))
-    tracked = _paths(_git(root, "ls-files", "-z"))
     untracked = _paths(_git(root, "ls-files", "-z", "--others", "--exclude-standard", "--", *FOLDERS, *FILES))
     present = sorted(path for path in tracked | untracked if (root / path).is_file())
     return SourceState(

@@ -90,6 +90,16 @@ def test_a_project_inside_a_repository_is_only_itself(project):
     assert b"a/Snakefile" in source_state(project / "inner").difference
 
 
+def test_a_copy_inside_another_repository_is_not_of_its_commit(project):
+    """As a rebuild is, in a folder that git ignores or does not know."""
+    for folder in ("ignored/copy", "copy"):
+        write(project, f"{folder}/Snakefile", "rule all:\n")
+        write(project, f"{folder}/src/a.py", "")
+        state = source_state(project / folder)
+        assert (state.commit, state.dirty) == (None, None)
+        assert state.files == ("Snakefile", "src/a.py")
+
+
 def test_another_repository_in_the_environment_is_not_asked(project, tmp_path, monkeypatch):
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
     assert source_state(project).files == ALL
