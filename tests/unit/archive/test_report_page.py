@@ -194,8 +194,8 @@ def test_units_machine_versions_and_times_are_told():
 
 def test_all_settings_are_shown():
     text = parsed().text
-    assert "interrupt_at: 2" in text
-    assert "world_size: 2" in text
+    assert "interrupt_at : 2" in text
+    assert "world_size : 2" in text
 
 
 def test_what_was_not_recorded_is_said():
