@@ -144,7 +144,7 @@ def test_a_changed_document_is_another_archive_and_nothing_else_is_built(archive
 
 
 def test_two_builds_have_the_same_results_and_so_the_same_digest(archived, contents, tmp_path):
-    """Only the chain is built again: the controls' bytes are compared in tests/distributed/test_controls_on_ranks.py."""
+    """Of the chain: the bytes of the controls are compared in tests/distributed/test_controls_on_ranks.py."""
     other = copy_project(tmp_path / "other")
     build(other, "results/tiny/gate.txt", "results/tiny/environment.json")
     shutil.copytree(archived / "results" / "controls", other / "results" / "controls")

@@ -22,6 +22,7 @@ from ddp_tokens.archive.layout import (
     DOCUMENT,
     PROVENANCE,
     README,
+    REPORT,
     SOURCE,
     SUMS,
     Document,
@@ -30,6 +31,7 @@ from ddp_tokens.archive.layout import (
     sums,
 )
 from ddp_tokens.archive.provenance import RECORDS
+from ddp_tokens.archive.report_page import report_page
 from ddp_tokens.archive.source import SourceState, source_state
 from ddp_tokens.archive.writing import write_zip
 from ddp_tokens.config import Experiment
@@ -80,8 +82,9 @@ def _with_pages(contents: Files, document: Document, experiment: Experiment, cit
         README: readme(contents, document, experiment).encode(),
         CHECKLIST: checklist(contents, document, experiment, citation).encode(),
     }
+    pages[REPORT] = report_page(contents, document, experiment).encode()
     whole = contents | pages
-    whole[CRATE] = crate_metadata([*whole, CRATE, SUMS], document, citation).encode()
+    whole[CRATE] = crate_metadata([*whole, SUMS], document, citation).encode()
     whole[SUMS] = sums({name: _sha256(whole, name) for name in whole}).encode()
     return whole
 
