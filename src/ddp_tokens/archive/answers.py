@@ -77,6 +77,8 @@ def of_scores(checks: Checks, evaluation: Mapping[str, Any]) -> Answer:
     if not scored:
         word, tone = UNTOLD, UNSURE
         sentences.append("Nothing was scored.")
+    elif tone == BAD:
+        word = "No score to rely on"
     elif tone == GOOD:
         split = "test" if "test" in scored else list(scored)[-1]
         word = f"{percent_text(scored[split]['accuracy'])} of the {split} {scored[split]['unit']}s right"

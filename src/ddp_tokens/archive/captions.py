@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from docutils.core import publish_parts
+from docutils.writers.html5_polyglot import Writer
 from jinja2 import Environment
 
 from ddp_tokens.archive.contents import Contents, content_of, json_of
@@ -83,7 +84,7 @@ def caption(contents: Contents, experiment: Experiment, name: str) -> str:
         params=SimpleNamespace(caption=experiment.model_dump(mode="json")),
     )
     filled = Environment().from_string(text).render(snakemake=snakemake)
-    return str(publish_parts(filled, writer_name="html5", settings_overrides=RST)["body"])
+    return str(publish_parts(filled, writer=Writer(), settings_overrides=RST)["body"])
 
 
 def machine_text(machine: Mapping[str, Any]) -> str:
