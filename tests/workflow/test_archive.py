@@ -20,6 +20,7 @@ from ddp_tokens.config_reading import load_experiment
 from ddp_tokens.errors import ArchiveError
 from ddp_tokens.files import sha256_of_bytes
 from ddp_tokens.steps import read_settings
+from tests.unit.archive.browser import browser, program
 from tests.workflow.projects import build, copy_project, rules_to_run, snakemake
 
 ARCHIVE = "results/archive/tiny.zip"
@@ -95,6 +96,16 @@ def test_its_digests_are_true(contents):
     assert document["source"] == {"commit": None, "date": None, "dirty": None, "untracked": []}
     for page in ("README.md", "CHECKLIST.md", "report.html"):
         assert document["comparison_digest"] in contents[page].decode(), page
+
+
+@pytest.mark.skipif(program() is None, reason="needs Chromium (Debian's package chromium), not found here")
+def test_the_report_opens_without_a_fault_where_it_is_unpacked(archived, tmp_path):
+    """On a desk and on a phone: no error, nothing asked of the network, every image, every link to a file."""
+    with zipfile.ZipFile(archived / ARCHIVE) as archive:
+        archive.extractall(tmp_path)
+    with browser() as opened:
+        for width in (1280, 390):
+            assert opened.look_at(tmp_path / "report.html", width).faults == []
 
 
 def test_the_settings_in_it_build_the_same_experiment(archived, contents, tmp_path):
