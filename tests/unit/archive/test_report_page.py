@@ -185,7 +185,7 @@ def test_train_anyway_is_told():
 
 def test_units_machine_versions_and_times_are_told():
     text = parsed().text
-    assert "Wall time (s) CPU time (s) Most memory (MiB) tiny resume 29.63 8.56 963.30" in text
+    assert "Rules of tiny Wall time (s) CPU time (s) Memory (MiB) resume 29.63 8.56 963.30" in text
     assert "processor A CPU, 2 cores for the project memory 8.0 GiB" in text
     assert "threads per rank 1" in text
     assert "python 3.11.7 torch 2.13.0+cpu" in text
