@@ -27,7 +27,7 @@ def text_table(headers: Sequence[str], rows: Rows, numbers: Collection[str] = ()
 
 def markdown_table(headers: Sequence[str], rows: Rows, numbers: Collection[str] = ()) -> str:
     escaped = [[in_markdown(cell) for cell in row] for row in rows]
-    return _table(list(map(in_markdown, headers)), escaped, headers, numbers, "github")
+    return _table(list(map(in_markdown, headers)), escaped, headers, numbers, "pipe")
 
 
 def in_markdown(text: str) -> str:
