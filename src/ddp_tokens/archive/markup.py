@@ -11,12 +11,16 @@ IN_MARKDOWN = re.compile(r"([\\`|*<>~\[\]$]|(?<![^\W_])_|_(?![^\W_]))")
 POWER_OF_TEN = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)e([+-]\d+)(?![\w.])")
 # What LaTeX takes, at the start of a row, for an option of the line break before it.
 OPTION = re.compile(r"^( *)([\[*])", re.MULTILINE)
-# What pdflatex has no letter for, as far as texts of this project use it.
+# What pdflatex has no letter for, or shows as another: "|" as a dash, "--" as one.
 IN_LATEX = {
+    "|": r"\textbar{}",
+    "--": "-{}-",
     "≤": r"\ensuremath{\leq}",
     "≥": r"\ensuremath{\geq}",
-    "\N{MINUS SIGN}": r"\ensuremath{-}",
+    "±": r"\ensuremath{\pm}",
     "→": r"\ensuremath{\to}",
+    "\N{MULTIPLICATION SIGN}": r"\ensuremath{\times}",
+    "\N{MINUS SIGN}": r"\ensuremath{-}",
 }
 
 

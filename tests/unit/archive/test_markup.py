@@ -1,5 +1,8 @@
 """Escaping: what a cell says is what a reader sees."""
 
+import shutil
+import subprocess
+
 import pytest
 
 from ddp_tokens.archive.markup import in_markdown, latex_table, markdown_table, text_table
@@ -54,8 +57,9 @@ def test_latex_writes_powers_of_ten(number, shown):
 
 
 def test_latex_has_letters_that_pdflatex_lacks():
-    table = latex_table(["a"], [["x ≤ 1 → y ≥ \N{MINUS SIGN}2 ± é"]])
-    assert r"x \ensuremath{\leq} 1 \ensuremath{\to} y \ensuremath{\geq} \ensuremath{-}2 ± é" in table
+    table = latex_table(["a"], [["x ≤ 1 → y ≥ \N{MINUS SIGN}2 ± é a|b --into"]])
+    shown = r"x \ensuremath{\leq} 1 \ensuremath{\to} y \ensuremath{\geq} \ensuremath{-}2 \ensuremath{\pm} é"
+    assert rf"{shown} a\textbar{{}}b -{{}}-into" in table
 
 
 def test_latex_takes_no_cell_for_an_option_of_the_line_break():
@@ -68,3 +72,16 @@ def test_no_format_takes_a_text_for_a_number():
     """A commit such as 1e10 and a case such as 007 stay as they are."""
     for table in (text_table(["a"], [["007"]]), markdown_table(["a"], [["007"]]), latex_table(["a"], [["007"]])):
         assert "007" in table
+
+
+EVERYTHING = r"50 % & a^b # $x$ {y} ~z \w <v> a|b -- 2.98e-08 ± é ≤ ≥ → `"
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex and its package booktabs")
+def test_pdflatex_takes_it(tmp_path):
+    table = latex_table(["check_name"], [[EVERYTHING], ["[2pt]"], ["*"]])
+    start = r"\documentclass{article}\usepackage{booktabs}\begin{document}"
+    (tmp_path / "paper.tex").write_text(f"{start}\n{table}\n\\end{{document}}\n")
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout

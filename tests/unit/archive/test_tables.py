@@ -63,7 +63,7 @@ def test_latex_is_a_tabular_for_each_table(archive, capsys):
     assert out.count(r"\begin{tabular}") == out.count(r"\end{tabular}") == out.count(r"\toprule") == 2
     assert r"gradient\_parity & token\_mean.native.first" in out
     assert r"$2.98 \times 10^{-8}$" in out
-    assert r"1.2 ± 1 \%" in out
+    assert r"1.2 \ensuremath{\pm} 1 \%" in out
 
 
 def test_csv_has_all_digits(archive, capsys):
