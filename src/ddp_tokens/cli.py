@@ -16,6 +16,7 @@ from tabulate import tabulate
 from ddp_tokens.checks.verdict import Verdict, write_verdicts
 from ddp_tokens.config import Experiment
 from ddp_tokens.files import write_json, write_text
+from ddp_tokens.judging import JUDGES
 from ddp_tokens.layout import RUNS, Layout, all_checkpoints_in
 from ddp_tokens.options import parse, run_as_program
 from ddp_tokens.sources import PACKAGE
@@ -43,55 +44,32 @@ def reference(experiment: Experiment, at: Layout) -> int:
 
 def check_loss(experiment: Experiment, at: Layout) -> int:
     """the arithmetic of the denominator"""
-    from ddp_tokens.checks.loss import check_loss
-
-    return _conclude(at, "loss", check_loss())
+    return _judge("loss", experiment, at)
 
 
 def check_parity(experiment: Experiment, at: Layout) -> int:
     """the distributed gradients against the reference; needs reference and ddp_tokens.gradients"""
-    from ddp_tokens.checks.gradient_conditions import conditions_of
-    from ddp_tokens.checks.gradient_parity import check_gradient_parity, count_windows
-    from ddp_tokens.checks.gradient_references import REFERENCES
-    from ddp_tokens.layout import DTYPES
-    from ddp_tokens.normalization import FORMULAS
-
-    references = {name: at.reference(name) for name in REFERENCES}
-    gradients = {(formula, dtype): at.gradients(formula, dtype) for formula in FORMULAS for dtype in DTYPES}
-    counted = count_windows(at.rows, at.lock, at.plan)
-    conditions = conditions_of(experiment.model, experiment.use_amp, at.initial)
-    verdicts = check_gradient_parity(experiment.tolerances, references, gradients, counted, conditions)
-    return _conclude(at, "gradient_parity", verdicts)
+    return _judge("gradient_parity", experiment, at)
 
 
 def check_window(experiment: Experiment, at: Layout) -> int:
     """one reduction per window, after its last microbatch; needs ddp_tokens.gradients"""
-    from ddp_tokens.checks.window import check_window
-
-    return _conclude(at, "window", check_window(at.window, experiment.world_size))
+    return _judge("window", experiment, at)
 
 
 def check_zero_window(experiment: Experiment, at: Layout) -> int:
     """an empty window is refused by every rank; needs ddp_tokens.gradients"""
-    from ddp_tokens.checks.zero_window import check_zero_window
-
-    return _conclude(at, "zero_window", check_zero_window(at.zero_window))
+    return _judge("zero_window", experiment, at)
 
 
 def check_resume(experiment: Experiment, at: Layout) -> int:
     """the resumed run against the continuous one; needs all three runs"""
-    from ddp_tokens.checks.resume import check_resume
-
-    interrupted = at.checkpoint("interrupt", experiment.interrupt_at)
-    last = [at.checkpoint(run, experiment.steps) for run in ("continuous", "resume")]
-    return _conclude(at, "resume", check_resume(interrupted, *last))
+    return _judge("resume", experiment, at)
 
 
 def check_replicas(experiment: Experiment, at: Layout) -> int:
     """all ranks hold the same parameters; needs all three runs"""
-    from ddp_tokens.checks.replicas import check_replicas
-
-    return _conclude(at, "replicas", check_replicas({run: at.run(run) for run in RUNS}))
+    return _judge("replicas", experiment, at)
 
 
 def check_checkpoints(experiment: Experiment, at: Layout) -> int:
@@ -144,9 +122,7 @@ def evaluate(experiment: Experiment, at: Layout) -> int:
 
 def check_evaluation(experiment: Experiment, at: Layout) -> int:
     """rows and units scored are those of the split, and the score is the mean over all units; needs evaluate"""
-    from ddp_tokens.checks.evaluation import check_evaluation
-
-    return _conclude(at, "evaluation", check_evaluation(at.evaluation, at.lock))
+    return _judge("evaluation", experiment, at)
 
 
 def scaling(experiment: Experiment, at: Layout) -> int:
@@ -229,7 +205,8 @@ def main(arguments: Sequence[str]) -> int:
     return function(experiment, at)
 
 
-def _conclude(at: Layout, check: str, verdicts: Sequence[Verdict]) -> int:
+def _judge(check: str, experiment: Experiment, at: Layout) -> int:
+    verdicts = JUDGES[check](experiment, at)
     write_verdicts(at.check(check), check, verdicts)
     rows = [[verdict.case, verdict.expected, verdict.outcome, verdict.first_difference or ""] for verdict in verdicts]
     print(
