@@ -50,6 +50,16 @@ class Summary(BaseModel):
     published: tuple[PublishedRow, ...] = ()
 
 
+class Check(BaseModel):
+    """Of checks/NAME.json."""
+
+    check: str
+    verdicts: tuple[Verdict, ...]
+
+    def as_verdicts(self) -> tuple[RecordedVerdict, ...]:
+        return tuple(RecordedVerdict(**vars(verdict), check=self.check) for verdict in self.verdicts)
+
+
 class Control(BaseModel):
     check: str
     verdict: Verdict
@@ -93,6 +103,14 @@ class Run:
 
     def controls(self) -> Controls | None:
         return self._as(Controls, f"{CONTROLS_FOLDER}/controls.json") if self.holds_controls else None
+
+    def verdicts(self) -> list[RecordedVerdict]:
+        """Of every check, in the files of the checks, and of the controls."""
+        below = f"{results_of(self.experiment)}/checks/"
+        paths = [name for name in self.archive.names if name.startswith(below) and name.endswith(".json")]
+        found = [verdict for path in paths for verdict in self._as(Check, path).as_verdicts()]
+        controls = self.controls()
+        return [*found, *(controls.as_verdicts() if controls else ())]
 
     def settings(self) -> dict[str, Any]:
         """Every setting, nested as in config.yaml."""
