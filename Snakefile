@@ -3,6 +3,7 @@
 import os
 import sys
 
+from ddp_tokens.archive.building import limit_mib, measured, source_file
 from ddp_tokens.errors import UserError
 from ddp_tokens.workflow import (
     CONTROL_WORLD_SIZES,
@@ -35,6 +36,7 @@ targets = targets_of(
 
 try:
     experiments = Experiments(config, targets)
+    archive_limit_mib = limit_mib(config)
 except UserError as error:
     raise WorkflowError(str(error)) from None
 
@@ -88,6 +90,7 @@ include: "rules/evaluate.smk"
 include: "rules/scaling.smk"
 include: "rules/report.smk"
 include: "rules/controls.smk"
+include: "rules/archive.smk"
 
 
 # What computes with tensors is not here: it goes to a cluster, where a profile names one.
@@ -112,3 +115,5 @@ localrules:
     control_table,
     control_gate,
     controls,
+    pack,
+    archive,

@@ -68,6 +68,7 @@ rule control_table:
             labels={"item": "Errors against their tolerances", "kind": "figure"},
         ),
         figure_svg="results/controls/controls.svg",
+        figure_pdf="results/controls/controls.pdf",
     log:
         "results/controls/logs/control_table.log",
     benchmark:

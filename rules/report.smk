@@ -37,8 +37,11 @@ rule figure:
             },
         ),
         tokens_svg="results/{experiment}/figures/tokens.svg",
+        tokens_pdf="results/{experiment}/figures/tokens.pdf",
         gradients_svg="results/{experiment}/figures/gradients.svg",
+        gradients_pdf="results/{experiment}/figures/gradients.pdf",
         resume_svg="results/{experiment}/figures/resume.svg",
+        resume_pdf="results/{experiment}/figures/resume.pdf",
     log:
         "results/{experiment}/logs/figure.log",
     benchmark:

@@ -25,6 +25,7 @@ rule scaling:
             labels={"item": "Units per second and processes", "kind": "figure"},
         ),
         figure_svg="results/{experiment}/scaling/scaling.svg",
+        figure_pdf="results/{experiment}/scaling/scaling.pdf",
         parts="results/{experiment}/scaling/step_parts.jsonl",
         parts_figure=report(
             "results/{experiment}/scaling/step_parts.png",
@@ -34,6 +35,7 @@ rule scaling:
             labels={"item": "What an update's time goes to", "kind": "figure"},
         ),
         parts_figure_svg="results/{experiment}/scaling/step_parts.svg",
+        parts_figure_pdf="results/{experiment}/scaling/step_parts.pdf",
         time_to_accuracy="results/{experiment}/scaling/time_to_accuracy.jsonl",
         all_reduces="results/{experiment}/scaling/all_reduce.jsonl",
         manifest="results/{experiment}/scaling/manifest.json",
@@ -79,6 +81,7 @@ rule predict:
             labels={"item": "Predicted time of an update", "kind": "figure"},
         ),
         figure_svg="results/{experiment}/scaling/prediction.svg",
+        figure_pdf="results/{experiment}/scaling/prediction.pdf",
     log:
         "results/{experiment}/logs/predict.log",
     benchmark:

@@ -12,4 +12,4 @@ with logged(snakemake.log[0]):
     write_json(files.verdicts, table.document(judged))
     write_text(files.csv, table.csv(judged))
     write_text(files.page, page.controls_page(judged))
-    figure.save_controls(judged, [Path(files.figure), Path(files.figure_svg)])
+    figure.save_controls(judged, [Path(path) for path in (files.figure, files.figure_svg, files.figure_pdf)])

@@ -8,7 +8,7 @@ from ddp_tokens.steps import read_settings
 
 
 def outputs(name):
-    return [Path(snakemake.output[name]), Path(snakemake.output[f"{name}_svg"])]
+    return [Path(snakemake.output[kind]) for kind in (name, f"{name}_svg", f"{name}_pdf")]
 
 
 with logged(snakemake.log[0]):

@@ -127,6 +127,11 @@ def _files(corpus: OwnRows | OwnImages) -> dict[str, Path]:
     return {"": path}
 
 
+def source_files_of(corpus: OwnRows | OwnImages) -> list[Path]:
+    """Every file that the corpus is read from, with paths as the experiment gives them; raises as _files does."""
+    return sorted(_files(corpus).values())
+
+
 def _digest(files: Mapping[str, Path]) -> str:
     digests = {name: sha256(path) for name, path in files.items()}
     return digests[""] if "" in digests else sha256_of_json(digests)

@@ -139,7 +139,7 @@ def predict(experiment: Experiment, at: Layout) -> int:
     from ddp_tokens.prediction_results import write_prediction
 
     write_prediction(experiment, at)  # which logs the tables
-    return _wrote(*(at.prediction.with_suffix(suffix) for suffix in (".json", ".md", ".png", ".svg")))
+    return _wrote(*(at.prediction.with_suffix(suffix) for suffix in (".json", ".md", ".png", ".svg", ".pdf")))
 
 
 def exercise(experiment: Experiment, at: Layout) -> int:

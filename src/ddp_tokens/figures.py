@@ -1,6 +1,7 @@
 """Three figures from the files of a run: units per rank, gradient errors, and the loss across the seam.
 
-Readable without colour (markers and line styles differ), at a column's width, and with the same bytes each time.
+Readable without colour (markers and line styles differ), drawn at the width of a paper's column with letters of at
+least 7 points, and with the same bytes each time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,25 +28,33 @@ Record = Mapping[str, Any]
 
 BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILLION = "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00"
 COLOURS, MARKERS = (BLUE, VERMILLION, GREEN, PURPLE, SKY, ORANGE), ("o", "^", "s", "D", "v", "P", "X")
-WIDTH = 6.5
+WIDTH = 3.4  # inches: the width of a paper's column
+SUFFIXES = (".png", ".svg", ".pdf")
 CURVE_POINTS = 400
 CURVES = {TOKEN_MEAN: (BLUE, "-"), MEAN_OF_MEANS: (VERMILLION, "--")}
 STYLE = {
     "font.family": "DejaVu Sans",
-    "font.size": 9.0,
-    "axes.titlesize": 9.0,
-    "legend.fontsize": 8.0,
+    "font.size": 7.5,
+    "axes.titlesize": 7.5,
+    "legend.fontsize": 7.5,
+    "xtick.labelsize": 7.0,
+    "ytick.labelsize": 7.0,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
     "grid.color": "#dddddd",
     "grid.linewidth": 0.6,
     "legend.frameon": False,
-    "savefig.dpi": 200,
+    "savefig.dpi": 300,
     "svg.hashsalt": "ddp_tokens",
     "svg.fonttype": "path",
+    "pdf.fonttype": 42,  # TrueType, embedded: what publishers ask for
 }
-METADATA: Mapping[str, Any] = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}
+METADATA: Mapping[str, Any] = {
+    "png": {"Software": None},
+    "svg": {"Date": None, "Creator": None},
+    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+}
 
 
 def save_tokens(run: Path, outputs: Sequence[Path]) -> None:
@@ -85,19 +94,29 @@ def save_resume(interrupt_at: int, runs: Mapping[str, Path], outputs: Sequence[P
 
 
 def tokens_figure(ranks: Sequence[Sequence[Record]]) -> Figure:
-    figure = Figure(figsize=(WIDTH, 3.4), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 2.4), layout="constrained")
     axes = figure.subplots()
     units = numpy.array([[record["units"] for record in of_rank] for of_rank in ranks])
     windows = [record["step"] for record in ranks[0]]
     for rank, (of_rank, colour, marker) in enumerate(zip(units, cycle(COLOURS), cycle(MARKERS), strict=False)):
         label = f"rank {rank}: {of_rank.sum():,} in all"
-        axes.plot(windows, of_rank, color=colour, marker=marker, markersize=3, linewidth=0.8, label=label)
+        face = colour if rank % 2 == 0 else "white"
+        axes.plot(
+            *(windows, of_rank),
+            color=colour,
+            marker=marker,
+            markersize=2.5,
+            markerfacecolor=face,
+            markeredgewidth=0.6,
+            linewidth=0.6,
+            label=label,
+        )
     if len(ranks) > 1:
         axes.plot(windows, units.mean(axis=0), color="black", linestyle=":", linewidth=1.2, label="equal share")
     axes.set(xlabel="window (one update)", ylabel="supervised units of the rank", ylim=(0, None))
     axes.xaxis.set_major_locator(_whole_numbers())
     axes.yaxis.set_major_formatter("{x:,.0f}")
-    figure.legend(loc="outside upper left", ncols=min(3, len(ranks) + 1))
+    figure.legend(loc="outside upper left", ncols=2, columnspacing=1.0)
     return figure
 
 
@@ -117,8 +136,8 @@ def error_ratios(observed: Arrays, reference: Arrays, tolerance: Tolerance) -> N
 
 def gradients_figure(ratios: Mapping[str, Mapping[str, NDArray[numpy.float64]]], tolerance: Tolerance) -> Figure:
     """`ratios`: window -> formula -> error ratios, largest first. An error of exactly 0 has no place on a log scale."""
-    figure = Figure(figsize=(WIDTH, 3.7), layout="constrained")
-    panels = figure.subplots(1, len(ratios), sharey=True, squeeze=False)[0]
+    figure = Figure(figsize=(WIDTH, 0.6 + 1.8 * len(ratios)), layout="constrained")
+    panels = figure.subplots(len(ratios), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
     for axes, (window, of_formulas) in zip(panels, ratios.items(), strict=True):
         axes.axhline(
             1, color="black", linewidth=1.2, label=f"tolerance: {tolerance.atol:g} + {tolerance.rtol:g} x |ref|"
@@ -126,14 +145,13 @@ def gradients_figure(ratios: Mapping[str, Mapping[str, NDArray[numpy.float64]]],
         for formula, (colour, linestyle) in CURVES.items():
             label = formula.replace("_", " ")
             axes.plot(*curve(of_formulas[formula]), color=colour, linestyle=linestyle, linewidth=1.8, label=label)
-        axes.set(yscale="log", xlim=(-1, 101), xlabel="values, largest error first (%)")
-        axes.set_title(
-            "\n".join([f"window: {window.replace('_', ' ')}", *_outside(of_formulas)]), loc="left", fontsize=8
-        )
+        axes.set(yscale="log", xlim=(-1, 101), ylabel="error / tolerance")
+        axes.set_title("\n".join([f"window: {window.replace('_', ' ')}", *_outside(of_formulas)]), loc="left")
     low, high = panels[0].get_ylim()
-    panels[0].set(ylabel="error / tolerance of the value", ylim=(min(low, 0.1), max(high, 10)))
+    panels[0].set_ylim(min(low, 0.1), max(high, 10))
+    panels[-1].set_xlabel("values, largest error first (%)")
     handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3)
+    figure.legend(handles, labels, loc="outside lower center", ncols=2, columnspacing=1.2)
     return figure
 
 
@@ -166,29 +184,20 @@ def resume_figure(
     before = {record["step"]: record["loss"] for record in interrupt if record["step"] <= interrupt_at}
     after = {record["step"]: record["loss"] for record in resume if record["step"] > interrupt_at}
     whole = {record["step"]: record["loss"] for record in continuous}
-    figure = Figure(figsize=(WIDTH, 4.2), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 3.0), layout="constrained")
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
-    top.plot(list(whole), list(whole.values()), color="black", linewidth=1.0, label="continuous")
-    points = {"linestyle": "none", "markersize": 4, "markerfacecolor": "none"}
+    top.plot(list(whole), list(whole.values()), color="black", linewidth=0.8, label="continuous")
+    points = {"linestyle": "none", "markersize": 3, "markerfacecolor": "none", "markeredgewidth": 0.7}
     top.plot(list(before), list(before.values()), color=BLUE, marker="o", label="interrupted", **points)
     top.plot(list(after), list(after.values()), color=VERMILLION, marker="^", label="resumed", **points)
     top.set_ylabel("loss per supervised unit")
     differences = {step: loss - whole[step] for step, loss in (before | after).items() if step in whole}
     _differences(bottom, differences, interrupt_at)
-    for axes in (top, bottom):
-        axes.axvline(interrupt_at + 0.5, color="black", linestyle="--", linewidth=1.0)
-    top.annotate(
-        f"interrupted after update {interrupt_at}",
-        (interrupt_at + 0.5, 1),
-        (4, -2),
-        textcoords="offset points",
-        xycoords=("data", "axes fraction"),
-        verticalalignment="top",
-        fontsize=8,
-    )
+    for axes, label in ((top, f"stop after update {interrupt_at}"), (bottom, None)):
+        axes.axvline(interrupt_at + 0.5, color="black", linestyle="--", linewidth=1.0, label=label)
     bottom.set_xlabel("update")
     bottom.xaxis.set_major_locator(_whole_numbers())
-    figure.legend(loc="outside upper left", ncols=3)
+    figure.legend(loc="outside upper left", ncols=2, columnspacing=1.2)
     return figure
 
 
@@ -199,7 +208,7 @@ def _differences(axes: Axes, differences: Mapping[int, float], interrupt_at: int
         (VERMILLION, "^", [step for step in differences if step > interrupt_at]),
     ):
         axes.plot(
-            steps, [differences[step] for step in steps], color=colour, marker=marker, markersize=3, linestyle="none"
+            steps, [differences[step] for step in steps], color=colour, marker=marker, markersize=2, linestyle="none"
         )
     axes.set_ylabel("difference")
     largest = max((abs(value) for value in differences.values()), default=0.0)
@@ -208,17 +217,22 @@ def _differences(axes: Axes, differences: Mapping[int, float], interrupt_at: int
         text = f"exactly 0 at all {len(differences)} updates"
     else:
         text = f"largest: {largest:.3g}"
-    axes.set_title(text, loc="right", fontsize=8)
+    axes.set_title(text, loc="right")
 
 
 def _whole_numbers() -> MaxNLocator:
-    return MaxNLocator(11, integer=True, steps=[1, 2, 5, 10])
+    return MaxNLocator(8, integer=True, steps=[1, 2, 5, 10])
 
 
 def use_style() -> None:
     """Nothing of a reader's own matplotlibrc may change the bytes."""
     matplotlib.rcdefaults()
     matplotlib.rcParams.update(STYLE)
+
+
+def outputs_of(path: Path) -> list[Path]:
+    """A figure's files: PNG, SVG and PDF beside each other."""
+    return [path.with_suffix(suffix) for suffix in SUFFIXES]
 
 
 def save(figure: Figure, outputs: Sequence[Path]) -> None:

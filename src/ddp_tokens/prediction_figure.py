@@ -11,13 +11,12 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from ddp_tokens.figures import BLUE, GREEN, ORANGE, VERMILLION, WIDTH, save, use_style
 from ddp_tokens.plan import BY_INDEX, BY_LENGTH
-from ddp_tokens.scaling_figure import SMALL
 from ddp_tokens.scaling_rows import STRONG, WEAK
 
 Record = Mapping[str, Any]
 PLACES = ("predictions", "validation")
 FULL = "down to full overlap"
-TITLES = {WEAK: "weak: one rank's rows for each", STRONG: "strong: one window, shared by all"}
+TITLES = {WEAK: "weak: one rank's\nrows for each", STRONG: "strong: one window,\nshared by all"}
 NETWORKS = {"measured": (BLUE, "-", "measured network"), "given": (VERMILLION, "--", "given network")}
 SOURCES = {
     BY_LENGTH: (VERMILLION, "--", "by length, simulated"),
@@ -26,16 +25,19 @@ SOURCES = {
 
 
 def save_prediction(document: Record, outputs: Sequence[Path]) -> None:
-    """PNG and SVG, by the outputs' suffixes. `document`: what prediction.json holds."""
+    """PNG, SVG or PDF, by the outputs' suffixes. `document`: what prediction.json holds."""
     with matplotlib.rc_context():
         use_style()
-        matplotlib.rcParams.update(SMALL)
         save(prediction_figure(document), outputs)
 
 
 def prediction_figure(document: Record) -> Figure:
-    figure = Figure(figsize=(WIDTH, 2.9), layout="constrained")
-    weak, strong, unequal = figure.subplots(1, 3)
+    networks = {each["network"] for each in document["predictions"]}
+    figure = Figure(figsize=(WIDTH, 4.7 + 0.3 * len(networks)), layout="constrained")
+    places: Mapping[str, Axes] = figure.subplot_mosaic(
+        [["weak", "strong"], ["unequal", "unequal"]], height_ratios=(5, 4)
+    )
+    weak, strong, unequal = (places[name] for name in ("weak", "strong", "unequal"))
     for axes, scaling in ((weak, WEAK), (strong, STRONG)):
         of_kind = [[each for each in document[name] if each["scaling"] == scaling] for name in PLACES]
         _draw_steps(axes, of_kind[0], of_kind[1], document["machine"]["cores"])
@@ -44,10 +46,12 @@ def prediction_figure(document: Record) -> Figure:
     low, high = zip(weak.get_ylim(), strong.get_ylim(), strict=True)
     for axes in (weak, strong):
         axes.set_ylim(min(low), max(high))
+        _ranks_axis(axes, (1, 8, 64, 1024))
+    strong.tick_params(axis="y", labelleft=False)
     weak.set_ylabel("ms of an update")
     _draw_unequal(unequal, document["unequal"])
     handles, labels = weak.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=3, columnspacing=1.2, handlelength=2.2)
+    figure.legend(handles, labels, loc="outside upper center", ncols=1, handlelength=2.2)
     return figure
 
 
@@ -78,7 +82,6 @@ def _draw_steps(axes: Axes, predicted: Sequence[Record], validated: Sequence[Rec
     axes.plot(
         processes, here, color=GREEN, marker="x", markersize=5, linestyle="none", label=f"predicted for {cores} cores"
     )
-    _ranks_axis(axes)
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter("{x:,.0f}")
@@ -92,19 +95,19 @@ def _draw_unequal(axes: Axes, rows: Sequence[Record]) -> None:
     of_plan = [each for each in rows if each["source"] == "plan"]
     axes.plot(*_lost(of_plan), color=ORANGE, marker="s", markersize=3, linestyle="none", label="the plan's own shares")
     axes.set_title("waiting for the slowest rank")
-    axes.set(xlabel="ranks", ylabel="% of the ranks' computing time")
+    axes.set(xlabel="ranks", ylabel="% of the ranks'\ncomputing time")
     highest = max(100 * each["lost"] for each in rows)
-    axes.set_ylim(0, max(1.0, 1.45 * highest))
+    axes.set_ylim(0, max(1.0, 1.7 * highest))
     axes.legend(loc="upper left", handlelength=1.8, borderaxespad=0.1)
-    _ranks_axis(axes)
+    _ranks_axis(axes, (1, 4, 16, 64, 256, 1024))
 
 
 def _lost(rows: Sequence[Record]) -> tuple[list[int], list[float]]:
     return [each["ranks"] for each in rows], [100 * each["lost"] for each in rows]
 
 
-def _ranks_axis(axes: Axes) -> None:
+def _ranks_axis(axes: Axes, ranks: Sequence[int]) -> None:
     axes.set_xscale("log", base=2)
-    axes.set_xticks([1, 4, 16, 64, 256, 1024], ["1", "4", "16", "64", "256", "1,024"])
+    axes.set_xticks(ranks, [f"{number:,}" for number in ranks])
     axes.set_xlim(0.8, 1300)
     axes.minorticks_off()

@@ -1,4 +1,4 @@
-"""From what `measure` left in results/EXP/scaling, and the plan, to scaling/prediction.{json,md,png,svg}. No torch."""
+"""From what `measure` left in results/EXP/scaling, and the plan, to prediction.json, .md and the figure. No torch."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -9,6 +9,7 @@ from ddp_tokens import scaling, scaling_rows
 from ddp_tokens.config import Experiment
 from ddp_tokens.corpora.lock import read_corpus
 from ddp_tokens.corpora.rows import Row
+from ddp_tokens.figures import outputs_of
 from ddp_tokens.files import to_json, write_text
 from ddp_tokens.layout import Layout
 from ddp_tokens.loads import Load, explained, length_of, load_of, plan_for, simulated
@@ -82,7 +83,7 @@ def write_prediction(experiment: Experiment, at: Layout) -> str:
     text = tables(found)
     write_text(at.prediction, to_json(found, sort_keys=False))
     write_text(at.prediction.with_suffix(".md"), text)
-    save_prediction(found, [at.prediction.with_suffix(suffix) for suffix in (".png", ".svg")])
+    save_prediction(found, outputs_of(at.prediction))
     log.info(text)
     return text
 

@@ -7,27 +7,24 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ddp_tokens.figures import BLUE, GREEN, save, use_style
+from ddp_tokens.figures import BLUE, GREEN, WIDTH, save, use_style
 from ddp_tokens.scaling import Point
 from ddp_tokens.scaling_rows import STRONG, WEAK, Machine
 
-COLUMN = 3.4  # inches: the width of a paper's column
-SMALL = {"font.size": 7.5, "axes.titlesize": 7.5, "legend.fontsize": 7.5, "xtick.labelsize": 7, "ytick.labelsize": 7}
 TITLES = {STRONG: "strong: one window,\nshared by all", WEAK: "weak: one rank's\nrows for each"}
 HEADROOM = 1.3
 
 
 def save_scaling(points: Sequence[Point], machine: Machine, outputs: Sequence[Path]) -> None:
-    """PNG and SVG, by the outputs' suffixes. `points`: see scaling.points."""
+    """PNG, SVG or PDF, by the outputs' suffixes. `points`: see scaling.points."""
     with matplotlib.rc_context():
         use_style()
-        matplotlib.rcParams.update(SMALL)
         save(scaling_figure(points, machine.cores, machine.unit), outputs)
 
 
 def scaling_figure(points: Sequence[Point], cores: int, unit: str) -> Figure:
     """The ideal line leaves a panel at the top where it is far above all else: the rest would lie flat beneath it."""
-    figure = Figure(figsize=(COLUMN, 2.7), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 2.7), layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)
     for axes, scaling in zip(panels, (STRONG, WEAK), strict=True):
         _draw(axes, [point for point in points if point.scaling == scaling])
@@ -35,7 +32,7 @@ def scaling_figure(points: Sequence[Point], cores: int, unit: str) -> Figure:
     highest = max(max(point.units_per_s_max, point.expected_units_per_s) for point in points)
     panels[0].set(ylabel=f"{unit}s per second", ylim=(0, HEADROOM * highest))
     panels[0].yaxis.set_major_formatter("{x:,.0f}")
-    figure.supxlabel(f"processes, on {cores} core{'' if cores == 1 else 's'}", fontsize=SMALL["font.size"])
+    figure.supxlabel(f"processes, on {cores} core{'' if cores == 1 else 's'}", fontsize="medium")
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=3, columnspacing=1.0, handlelength=1.8)
     return figure

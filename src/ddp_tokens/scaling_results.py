@@ -6,6 +6,7 @@ from ddp_tokens import scaling, scaling_rows
 from ddp_tokens.checks.replicas import check_measured_replicas
 from ddp_tokens.checks.verdict import Verdict, write_verdicts
 from ddp_tokens.config import Experiment
+from ddp_tokens.figures import outputs_of
 from ddp_tokens.files import to_json, write_text
 from ddp_tokens.layout import Layout
 from ddp_tokens.scaling_figure import save_scaling
@@ -34,8 +35,8 @@ def write_results(experiment: Experiment, at: Layout) -> Verdict:
     found |= {name: rounded(value) for name, value in further(parts, reached, experiment.scaling.accuracy).items()}
     write_verdicts(at.scaling / "replicas.json", CHECK, [replicas])
     write_text(at.scaling / "scaling.csv", scaling.table(points))
-    save_scaling(points, machine, [at.scaling / "scaling.png", at.scaling / "scaling.svg"])
-    save_step_parts(parts, [at.scaling / "step_parts.png", at.scaling / "step_parts.svg"])
+    save_scaling(points, machine, outputs_of(at.scaling / "scaling"))
+    save_step_parts(parts, outputs_of(at.scaling / "step_parts"))
     write_text(at.scaling / "manifest.json", to_json(found, sort_keys=False))  # a reader meets the lab's fields first
     log.info(sentence(replicas))
     log.info(found["lesson_notes"])

@@ -7,15 +7,13 @@ from statistics import fmean
 import matplotlib
 from matplotlib.figure import Figure
 
-from ddp_tokens.figures import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILLION, save, use_style
+from ddp_tokens.figures import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILLION, WIDTH, save, use_style
 from ddp_tokens.scaling import counted
-from ddp_tokens.scaling_figure import SMALL
 from ddp_tokens.scaling_rows import PARTS, StepParts
 
-WIDTH = 5.0  # inches
 COLOURS = dict(zip(PARTS, (VERMILLION, SKY, BLUE, ORANGE, GREEN, PURPLE), strict=True))
-HATCHES = dict(zip(PARTS, ("xx", "", "", "//", "", ".."), strict=True))  # readable without colour
-LEAST = 4.0  # percent of the longest bar; narrower parts have no room for their number
+HATCHES = dict(zip(PARTS, ("xx", "", "", "//", "\\\\", ".."), strict=True))  # readable without colour
+LEAST = 9.0  # percent of the longest bar; narrower parts have no room for their number
 
 
 def means_ms(rows: Sequence[StepParts]) -> dict[int, dict[str, float]]:
@@ -35,13 +33,12 @@ def save_step_parts(rows: Sequence[StepParts], outputs: Sequence[Path]) -> None:
     """PNG and SVG, by the outputs' suffixes."""
     with matplotlib.rc_context():
         use_style()
-        matplotlib.rcParams.update(SMALL)
         save(step_figure(rows), outputs)
 
 
 def step_figure(rows: Sequence[StepParts]) -> Figure:
     of_processes = means_ms(rows)
-    figure = Figure(figsize=(WIDTH, 1.9), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 2.0), layout="constrained")
     axes = figure.subplots()
     longest = max(sum(parts.values()) for parts in of_processes.values())
     for place, parts in enumerate(of_processes.values()):
@@ -74,5 +71,5 @@ def step_figure(rows: Sequence[StepParts]) -> Figure:
     axes.set_axisbelow(True)
     axes.set_xlabel("ms of an update, mean over updates and ranks")
     axes.xaxis.set_major_formatter("{x:,.0f}")
-    figure.legend(loc="outside upper center", ncols=len(PARTS), columnspacing=1.0, handlelength=1.6)
+    figure.legend(loc="outside upper center", ncols=len(PARTS) // 2, columnspacing=1.0, handlelength=1.6)
     return figure

@@ -70,6 +70,7 @@ STEPS = {
     "figure": _script("figure", "interrupt_at", "tolerances"),
     "summary": _script("summary", *ALL_FIELDS),
     "gate": _script("gate"),
+    "pack": _script("pack", *ALL_FIELDS),
     "control_cases": _script("control_cases", *TRAIN_FIELDS, "interrupt_at"),
     "control_ranks": Step("src/ddp_tokens/controls/ranks.py", (*TRAIN_FIELDS, "interrupt_at")),
     "control_table": _script("control_table", *TRAIN_FIELDS, "interrupt_at", "tolerances"),

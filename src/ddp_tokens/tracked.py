@@ -17,7 +17,7 @@ def tracked(root: Path) -> frozenset[str]:
         return frozenset()
     command = ["git", "-c", "core.fsmonitor=false", "ls-files", "-z"]
     try:
-        done = subprocess.run(command, cwd=root, env=_asking_this_repository(os.environ), capture_output=True)
+        done = subprocess.run(command, cwd=root, env=asking_this_repository(os.environ), capture_output=True)
     except OSError as error:
         raise CleanError(
             f"git cannot be asked what it tracks in {root} ({error.strerror}), so nothing is deleted: install git"
@@ -32,7 +32,7 @@ def in_repository(root: Path) -> bool:
     return any(os.path.lexists(folder / ".git") for folder in (root, *root.parents))
 
 
-def _asking_this_repository(environment: Mapping[str, str]) -> dict[str, str]:
+def asking_this_repository(environment: Mapping[str, str]) -> dict[str, str]:
     """Without what would show git another repository or index, as git itself sets it for hooks."""
     kept = {
         name: value

@@ -25,10 +25,11 @@ from ddp_tokens.disagreement import CHECKPOINT
 from ddp_tokens.distributed import agreed_launch, claim_device, largest_over_ranks, process_group, wrap_for_ddp
 from ddp_tokens.errors import CheckpointError
 from ddp_tokens.event_files import require_tensorboard
-from ddp_tokens.files import sha256
+from ddp_tokens.files import sha256, write_json
 from ddp_tokens.generators import read_generators
 from ddp_tokens.guard import require_proven
 from ddp_tokens.identity import NOTHING, Allowed, add_flags, allowed_by, told
+from ddp_tokens.imported import imported_file, imported_versions
 from ddp_tokens.inputs import Prepared, initial_model, read_prepared, require_initial
 from ddp_tokens.layout import Layout
 from ddp_tokens.options import parse, run_as_program
@@ -114,7 +115,10 @@ def run_training(
         require_agreement(world, at, document)
         of = ready.result()
         with running_alone(at.run_lock(run), at.run(run), world, experiment.timeout_s), stop_on_signals(stop):
-            return _run(run, of.until, of.experiment, at, of.prepared, of.working, resume, stop, allowed, progress)
+            stopped = _run(run, of.until, of.experiment, at, of.prepared, of.working, resume, stop, allowed, progress)
+    if world.is_main:
+        write_json(imported_file(at.rank_logs(run)), imported_versions(sys.modules))
+    return stopped
 
 
 @dataclass(frozen=True)

@@ -32,9 +32,10 @@ CONFIG_FOLDER = Path("config")
 RESULTS = "results"
 SETTINGS_FOLDER = Path(".snakemake/settings")
 LOCK = Path(".snakemake/ddp-tokens.lock")
-NOT_OVERRIDES = ("experiments",)
-CONTROLS = "controls"
-EVERY_EXPERIMENT = ("all", "report_items")  # the rules that ask for all of them
+ARCHIVE_LIMIT = "archive_limit_mib"
+NOT_OVERRIDES = ("experiments", ARCHIVE_LIMIT)
+CONTROLS, ARCHIVE = "controls", "archive"
+EVERY_EXPERIMENT = ("all", "report_items", ARCHIVE)  # the rules that ask for all of them
 CONTROL_WORLD_SIZES = (1, 2, 3, 4)
 RANKS_MAY_ASK = ("gpu", "cpus_per_task", "nodes", "tasks", "mpi", "gres", "tasks_per_gpu")
 Resource = Callable[[Any], int | str | None]
@@ -58,8 +59,8 @@ class Experiments:
         self._lock: IO[str] | None = None
         if not self.names:
             raise ConfigError("config/config.yaml: field 'experiments' names no experiment to build")
-        if CONTROLS in self.names:
-            raise ConfigError(f"config/config.yaml: '{CONTROLS}' is no experiment: `snakemake {CONTROLS}` builds them")
+        for name in {CONTROLS, ARCHIVE}.intersection(self.names):
+            raise ConfigError(f"config/config.yaml: '{name}' is no experiment: `snakemake {name}` builds them")
         require_suitable(self.get(CONTROLS))
         named = named_experiments(targets)
         if named:
@@ -111,7 +112,7 @@ class Experiments:
 
         A parameter of the rule would do, but Snakemake imports pandas to compare parameters, and prints both in full.
         """
-        return _file_by_content(name, step, settings_document(self.get(name), step))
+        return file_by_content(name, step, settings_document(self.get(name), step))
 
     def source_of_rows(self, name: str) -> list[str]:
         """The user's own file, where there is one: an input of prepare. For a folder, a file that lists its images:
@@ -120,7 +121,7 @@ class Experiments:
         corpus = self.get(name).corpus
         if isinstance(corpus, OwnImages) and Path(corpus.path).is_dir():
             try:
-                return [_file_by_content(name, "images", to_json(own_images.stamps(Path(corpus.path))))]
+                return [file_by_content(name, "images", to_json(own_images.stamps(Path(corpus.path))))]
             except CorpusError:  # which require_ready will say
                 return []
         return [corpus.path] if isinstance(corpus, OwnRows | OwnImages) else []
@@ -236,7 +237,7 @@ class Experiments:
             )
 
 
-def _file_by_content(name: str, what: str, document: str) -> str:
+def file_by_content(name: str, what: str, document: str) -> str:
     digest = hashlib.sha256(document.encode()).hexdigest()[:16]
     path = SETTINGS_FOLDER / name / f"{what}.{digest}.json"
     if not path.is_file():
@@ -254,11 +255,13 @@ def _time(path: Path) -> int:
 
 
 def named_experiments(targets: Collection[str]) -> list[str]:
-    """The NAME of each target, where all are paths below results/NAME; none where one may need every experiment."""
+    """The NAME of each target, where all are paths below results/NAME, or results/archive/NAME.zip; none where one may
+    need every experiment.
+    """
     paths = [PurePosixPath(os.path.normpath(target)).parts for target in targets]
     if not all(len(path) > 2 and path[0] == RESULTS for path in paths):
         return []
-    return sorted({path[1] for path in paths})
+    return sorted({PurePosixPath(path[2]).stem if path[1] == ARCHIVE else path[1] for path in paths})
 
 
 def command_line(arguments: Sequence[str]) -> list[str]:

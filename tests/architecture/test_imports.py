@@ -24,6 +24,7 @@ ROOMS = [
     "watching",
     "stopping",
     "sources",
+    "imported",
     "yaml_files",
     "setting_types",
     "epochs",

@@ -8,6 +8,7 @@ import matplotlib
 import numpy
 import pytest
 from matplotlib import font_manager
+from matplotlib.text import Text
 from safetensors.numpy import save_file
 
 from ddp_tokens import figures
@@ -42,7 +43,7 @@ def write_inputs(folder, ranks=3):
 
 def draw_all(folder, target):
     def outputs(name):
-        return [target / f"{name}.png", target / f"{name}.svg"]
+        return figures.outputs_of(target / name)
 
     gradients = {formula: folder / f"{formula}.safetensors" for formula in ("token_mean", "mean_of_means")}
     figures.save_tokens(folder / "continuous", outputs("tokens"))
@@ -68,24 +69,54 @@ def test_figures_are_the_same_bytes_in_two_processes(tmp_path):
     for target in ("once", "again"):
         command = [sys.executable, "-c", DRAW, str(inputs), str(tmp_path / target)]
         subprocess.run(command, check=True, cwd=Path(__file__).resolve().parents[2])
-    assert len(digests(tmp_path / "once")) == 6
+    assert len(digests(tmp_path / "once")) == 9
     assert digests(tmp_path / "once") == digests(tmp_path / "again")
 
 
 def test_a_readers_own_style_changes_no_bytes(tmp_path):
     inputs = write_inputs(tmp_path / "inputs")
     draw_all(inputs, tmp_path / "plain")
-    with matplotlib.rc_context({"font.size": 30, "axes.facecolor": "red", "svg.fonttype": "none"}):
+    with matplotlib.rc_context({"font.size": 30, "axes.facecolor": "red", "svg.fonttype": "none", "pdf.fonttype": 3}):
         draw_all(inputs, tmp_path / "styled")
         assert matplotlib.rcParams["font.size"] == 30
     assert digests(tmp_path / "plain") == digests(tmp_path / "styled")
 
 
-def test_png_has_200_dots_per_inch_and_svg_no_date(tmp_path):
+def test_png_is_a_column_wide_at_300_dots_per_inch_and_svg_has_no_date(tmp_path):
     draw_all(write_inputs(tmp_path / "inputs"), tmp_path / "out")
     width, _ = struct.unpack(">II", (tmp_path / "out" / "tokens.png").read_bytes()[16:24])
-    assert width == 1300
+    assert width == 1020  # 3.4 inches
     assert "dc:date" not in (tmp_path / "out" / "tokens.svg").read_text()
+
+
+def test_pdf_is_a_column_wide_embeds_its_fonts_and_names_no_date_and_no_program(tmp_path):
+    draw_all(write_inputs(tmp_path / "inputs"), tmp_path / "out")
+    for path in (tmp_path / "out").glob("*.pdf"):
+        written = path.read_bytes()
+        assert b"/MediaBox [ 0 0 244.8 " in written  # points: 3.4 inches of 72
+        assert b"/FontFile2" in written, "TrueType, embedded"
+        assert b"/Type3" not in written
+        assert not any(name in written for name in (b"/CreationDate", b"/Producer", b"/Creator"))
+
+
+def test_texts_are_at_least_7_points_inside_the_column_and_legends_cover_no_panel():
+    with matplotlib.rc_context():
+        figures.use_style()
+        ratios = {name: {f: numpy.full(1234567, 1e-3) for f in figures.CURVES} for name in ("first", "most_unequal")}
+        runs = history(range(1, 51)), history(range(1, 101)), history(range(51, 101))
+        for figure in (
+            figures.tokens_figure([[{"step": step, "units": 1234567} for step in range(1, 101)]] * 4),
+            figures.gradients_figure(ratios, TOLERANCE),
+            figures.resume_figure(50, *runs),
+        ):
+            figure.draw_without_rendering()
+            texts = [text for text in figure.findobj(Text) if text.get_text() and text.get_visible()]
+            assert len(texts) > 10
+            assert min(text.get_fontsize() for text in texts) >= 7
+            drawn = figure.get_tightbbox()
+            assert 0 <= drawn.x0 < drawn.x1 <= 3.4
+            [legend] = figure.legends
+            assert not any(legend.get_window_extent().overlaps(axes.get_tightbbox()) for axes in figure.axes)
 
 
 def test_font_is_the_one_that_comes_with_matplotlib():

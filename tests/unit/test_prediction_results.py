@@ -1,4 +1,4 @@
-"""From files as `measure` and `prepare` leave them to prediction.{json,md,png,svg}, as the rule and the command do."""
+"""From files as `measure` and `prepare` leave them to prediction.*, as the rule and the command do."""
 
 import json
 from itertools import pairwise
@@ -16,13 +16,12 @@ from ddp_tokens.prediction_figure import prediction_figure
 from ddp_tokens.prediction_results import RANKS, write_prediction
 from ddp_tokens.prepare import prepare
 from ddp_tokens.ring import Link, ring_s
-from ddp_tokens.scaling_figure import SMALL
 from ddp_tokens.steps import view
 from tests.helpers import tiny_experiment, write_lines
 from tests.unit.test_scaling_results import measured_at
 
 LINK = Link(1e-4, 1e-9)
-MADE = ("prediction.json", "prediction.md", "prediction.png", "prediction.svg")
+MADE = ("prediction.json", "prediction.md", "prediction.png", "prediction.svg", "prediction.pdf")
 
 
 def experiment(**changes):
@@ -154,7 +153,6 @@ def test_what_was_not_measured_is_named(tmp_path, missing):
 def drawn(at, document):
     with matplotlib.rc_context():
         use_style()
-        matplotlib.rcParams.update(SMALL)
         figure = prediction_figure(document)
         figure.draw_without_rendering()
         yield figure
@@ -176,8 +174,12 @@ def test_the_figure_shows_what_the_document_holds(drawn, document):
 def test_texts_are_at_least_7_points_and_inside(drawn):
     texts = [text for text in drawn.findobj(Text) if text.get_text() and text.get_visible()]
     assert min(text.get_fontsize() for text in texts) >= 7
+    assert drawn.get_size_inches()[0] == 3.4
     titles = [axes.title.get_window_extent() for axes in drawn.axes]
     assert all(not left.overlaps(right) for left, right in pairwise(titles))
+    for axes in drawn.axes:
+        ticks = [label.get_window_extent() for label in axes.get_xticklabels()]
+        assert all(not left.overlaps(right) for left, right in pairwise(ticks))
     for text in [*drawn.legends[0].get_texts(), *(axes.title for axes in drawn.axes)]:
         box = text.get_window_extent()
         assert 0 <= box.x0 < box.x1 <= drawn.bbox.x1

@@ -6,7 +6,7 @@ import pytest
 from matplotlib.text import Text
 
 from ddp_tokens.figures import use_style
-from ddp_tokens.scaling_figure import SMALL, save_scaling, scaling_figure
+from ddp_tokens.scaling_figure import save_scaling, scaling_figure
 from tests.unit.test_scaling import measured
 
 FASTER = {"strong": {1: 40.0, 2: 27.0, 4: 29.0}, "weak": {1: 20.0, 2: 27.0, 4: 50.0}}
@@ -18,7 +18,6 @@ def drawn():
     """A function that draws in the figure's own style."""
     with matplotlib.rc_context():
         use_style()
-        matplotlib.rcParams.update(SMALL)
 
         def draw(**figures):
             points, _, on = measured(**figures)
@@ -93,7 +92,7 @@ def test_texts_are_at_least_7_points_inside_the_column_and_apart(drawn, figures)
 
 
 def test_bytes_are_the_same_each_time_whatever_the_readers_style(tmp_path):
-    names = ("scaling.png", "scaling.svg")
+    names = ("scaling.png", "scaling.svg", "scaling.pdf")
     points, _, on = measured()
     save_scaling(points, on, [tmp_path / "once" / name for name in names])
     with matplotlib.rc_context({"font.size": 30, "axes.facecolor": "red"}):
@@ -105,5 +104,5 @@ def test_bytes_are_the_same_each_time_whatever_the_readers_style(tmp_path):
     )
     assert once == again
     width, _ = struct.unpack(">II", (tmp_path / "once" / "scaling.png").read_bytes()[16:24])
-    assert width == 680  # 3.4 inches, 200 dots each
+    assert width == 1020  # 3.4 inches, 300 dots each
     assert "dc:date" not in (tmp_path / "once" / "scaling.svg").read_text()

@@ -26,8 +26,10 @@ MADE = (
     "scaling.csv",
     "scaling.png",
     "scaling.svg",
+    "scaling.pdf",
     "step_parts.png",
     "step_parts.svg",
+    "step_parts.pdf",
     "manifest.json",
 )
 

@@ -9,7 +9,10 @@ import sys
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[2]
-COPIED = ("Snakefile", "rules", "workflow_scripts", "src", "config", "report", "envs", "profiles", "README.md")
+COPIED = (
+    *("Snakefile", "rules", "workflow_scripts", "src", "config", "report", "envs", "profiles", "README.md"),
+    *("Makefile", "pyproject.toml", "CITATION.cff", "LICENSE"),
+)
 TINY = """\
 corpus: {train: 64, validation: 8, test: 8, min_length: 3, short_max_length: 8, max_length: 16}
 model: {width: 8, layers: 1, heads: 2, feed_forward: 16, dropout: 0.1}

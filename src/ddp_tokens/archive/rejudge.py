@@ -204,7 +204,7 @@ def _same_text(judgement: Judgement, path: Path, text: str) -> None:
 
 
 def _first(found: Iterable[str]) -> list[str]:
-    every = list(found)
+    every = sorted(found, key=lambda text: not text.startswith("outcome"))
     more = [f"{len(every) - MOST_DIFFERENCES} more differences"] if len(every) > MOST_DIFFERENCES else []
     return every[:MOST_DIFFERENCES] + more
 

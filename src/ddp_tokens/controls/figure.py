@@ -1,8 +1,10 @@
 """The errors of all controls in units of their tolerances, and those of the right variants below. No torch."""
 
 import math
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 import matplotlib
@@ -17,8 +19,9 @@ from ddp_tokens.controls.table import Judged
 from ddp_tokens.figures import BLUE, PURPLE, VERMILLION, WIDTH, save, use_style
 from ddp_tokens.report import number_text
 
-LINE, MARGIN = 0.158, 0.75
-SMALL = 7.5
+LINE, MARGIN = 0.116, 0.75  # inches
+LETTERS, ALL_LETTERS, BESIDE_A_MARK = 25, 33, 13  # in a row of a label, over the panel, beside a mark in its middle
+SMALL = 7.0
 MARKS = {FAIL: ("X", VERMILLION, "refused"), PASS: ("o", BLUE, "passes"), INCONCLUSIVE: ("s", PURPLE, "inconclusive")}
 GROUPS = {RIGHT: "right variants, by check", UNDECIDED: "cannot be decided"}
 
@@ -36,7 +39,7 @@ class Line:
 
 
 def save_controls(judged: Sequence[Judged], outputs: Sequence[Path]) -> None:
-    """PNG and SVG, by the outputs' suffixes."""
+    """PNG, SVG or PDF, by the outputs' suffixes."""
     with matplotlib.rc_context():
         use_style()
         save(controls_figure(lines(judged)), outputs)
@@ -85,16 +88,20 @@ def _together(check: str, of_check: Sequence[Judged]) -> Line:
 
 
 def controls_figure(of_lines: Sequence[Line]) -> Figure:
-    figure = Figure(figsize=(WIDTH, LINE * len(of_lines) + MARGIN), layout="constrained")
-    axes = figure.subplots()
     left, right = _edges([of_tolerance for line in of_lines for _, of_tolerance in line.marks])
+    low, high = left / 3, right * 10
+    room = int(ALL_LETTERS * math.log10(high) / math.log10(high / low)) - 1
+    texts = [(wrapped_name(line.label, line.marks), wrapped_note(line, room)) for line in of_lines]
+    places, height = _places([max(label.count("\n"), note.count("\n")) + 1 for label, note in texts])
+    figure = Figure(figsize=(WIDTH, LINE * height + MARGIN), layout="constrained")
+    axes = figure.subplots()
     axes.axvline(1, color="black", linewidth=1.2)
     for edge in (left, right):
         axes.axvline(edge, color="#888888", linewidth=0.8, linestyle=":")
-    for place, line in enumerate(of_lines):
-        _draw(axes, place, line, left, right)
-    axes.set(xscale="log", xlim=(left / 3, right * 10), ylim=(len(of_lines) - 0.4, -0.9), xlabel="error / tolerance")
-    axes.set_yticks(range(len(of_lines)), [line.label for line in of_lines], fontsize=SMALL)
+    for place, line, (_, note) in zip(places, of_lines, texts, strict=True):
+        _draw(axes, place, line, note, left, right)
+    axes.set(xscale="log", xlim=(low, high), ylim=(height - 0.2, -0.9), xlabel="error / tolerance")
+    axes.set_yticks(places, [label for label, _ in texts], fontsize=SMALL, linespacing=1.0)
     for label, line in zip(axes.get_yticklabels(), of_lines, strict=True):
         label.set(weight="normal" if line.marks else "bold", color="black" if line.as_expected else VERMILLION)
     axes.tick_params(axis="y", length=0)
@@ -105,6 +112,26 @@ def controls_figure(of_lines: Sequence[Line]) -> Figure:
     return figure
 
 
+def wrapped_name(label: str, marks: Sequence[object]) -> str:
+    """A name is broken behind an underscore, a heading is not."""
+    if not marks or len(label) <= LETTERS:
+        return label
+    rows = textwrap.wrap(label.replace("_", "_ "), LETTERS)
+    return "\n".join(row.replace("_ ", "_") for row in rows)
+
+
+def wrapped_note(line: Line, room: int) -> str:
+    """`room`: letters between the line at 1 and the right edge."""
+    inside = any(1 < of_tolerance < math.inf for _, of_tolerance in line.marks)
+    return "\n".join(textwrap.wrap(line.note, BESIDE_A_MARK if inside else room))
+
+
+def _places(rows: Sequence[int]) -> tuple[list[float], int]:
+    """Where each line stands, its middle, counted in rows from the top; and how many rows there are."""
+    ends = [0, *accumulate(rows)]
+    return [end + (number - 1) / 2 for end, number in zip(ends, rows, strict=False)], ends[-1]
+
+
 def _edges(ratios: Sequence[float]) -> tuple[float, float]:
     """Where an error of exactly 0, and one where none is allowed, are drawn: a log scale has no place for them."""
     drawn = [of_tolerance for of_tolerance in ratios if 0 < of_tolerance < math.inf] or [1.0]
@@ -113,22 +140,23 @@ def _edges(ratios: Sequence[float]) -> tuple[float, float]:
     )
 
 
-def _draw(axes: Axes, place: int, line: Line, left: float, right: float) -> None:
+def _draw(axes: Axes, place: float, line: Line, note: str, left: float, right: float) -> None:
     """The note stands where it hides neither the marks nor the line at 1."""
     for outcome, of_tolerance in line.marks:
         axes.add_line(_mark(outcome, [min(max(of_tolerance, left), right)], [place]))
-    if line.note:
+    if note:
         largest = min(max(of_tolerance for _, of_tolerance in line.marks), right)
         before = largest > math.sqrt(right)
         axes.annotate(
-            line.note,
+            note,
             (max(largest, 1.0), place),
             (-6 if before else 6, 0),
             textcoords="offset points",
             horizontalalignment="right" if before else "left",
             verticalalignment="center",
             fontsize=SMALL,
-            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6},
+            linespacing=1.0,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.0},
         )
 
 
@@ -136,21 +164,25 @@ def _mark(outcome: str, xs: Sequence[float], ys: Sequence[float], label: str = "
     marker, colour, _ = MARKS[outcome]
     face = "white" if outcome == INCONCLUSIVE else colour
     return Line2D(
-        *(xs, ys), marker=marker, color=colour, markerfacecolor=face, markersize=5, linestyle="none", label=label
+        *(xs, ys), marker=marker, color=colour, markerfacecolor=face, markersize=4.5, linestyle="none", label=label
     )
 
 
 def _name_the_scale(axes: Axes, left: float, right: float) -> None:
-    powers = [power for power in range(-30, 31, 3) if left < 10.0**power < right]
+    powers = [power for power in range(-30, 31, 6) if left < 10.0**power < right]
     axes.set_xticks([10.0**power for power in powers], [f"$10^{{{power}}}$" for power in powers])
     axes.xaxis.set_minor_locator(NullLocator())
-    for where, text in ((left, "exactly\n0"), (1, "tolerance"), (right, "none\nallowed")):
+    for where, text, alignment in (
+        (left, "exactly\n0", "center"),
+        (1, "tolerance", "left"),
+        (right, "none\nallowed", "center"),
+    ):
         axes.annotate(
             text,
             (where, 1),
             (0, 3),
             xycoords=("data", "axes fraction"),
             textcoords="offset points",
-            horizontalalignment="center",
+            horizontalalignment=alignment,
             fontsize=SMALL,
         )

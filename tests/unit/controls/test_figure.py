@@ -1,11 +1,13 @@
 import hashlib
 import math
 import struct
+from itertools import pairwise
 
 import matplotlib
 import pytest
 
-from ddp_tokens.controls.figure import controls_figure, lines, ratio, save_controls
+from ddp_tokens.controls.figure import controls_figure, lines, ratio, save_controls, wrapped_name
+from ddp_tokens.figures import use_style
 from tests.unit.controls.synthetic import caught, judged, missed
 
 
@@ -74,13 +76,14 @@ def test_what_is_not_as_expected_has_a_line_of_its_own_that_says_so():
 
 def test_marks_stand_at_their_ratio_and_else_at_the_edges():
     figure = controls_figure(lines(caught()))
-    # Ratios go from 0.2 to 5e5: edges at 10^(-1-1) and 10^(6+2). Lines are counted from 0, headings included.
+    # Ratios go from 0.2 to 5e5: edges at 10^(-1-1) and 10^(6+2). Rows are counted from 0, headings included; a line
+    # whose note takes three rows stands at the second.
     crosses = points(figure, "X")
-    assert [place for _, place in crosses] == [1, 3, 4]
+    assert [place for _, place in crosses] == [1, 3, 5]
     assert [where for where, _ in crosses] == pytest.approx([5e5, 1e8, 1e-2])
     circles = points(figure, "o")
     assert [where for where, _ in circles] == pytest.approx([0.2, 0.5, 1e-2])
-    assert points(figure, "s") == [(pytest.approx(0.3), 9)]
+    assert points(figure, "s") == [(pytest.approx(0.3), 11.5)]
 
 
 def test_line_at_one_and_edges_are_named():
@@ -90,19 +93,33 @@ def test_line_at_one_and_edges_are_named():
     assert [1, 1] in [list(line.get_xdata()) for line in axes.get_lines()]
 
 
-def test_every_mark_and_note_lies_inside_the_picture(tmp_path):
+def test_every_label_and_note_lies_inside_the_column():
     """The longest note beside the mark that is farthest to the right."""
-    figure = controls_figure(lines([*caught(), *missed()]))
-    figure.savefig(tmp_path / "drawn.png")
-    whole = figure.bbox
-    for text in figure.axes[0].texts:
+    with matplotlib.rc_context():
+        use_style()
+        figure = controls_figure(lines([*caught(), *missed()]))
+        figure.draw_without_rendering()
+    assert figure.get_size_inches()[0] == 3.4
+    [axes] = figure.axes
+    labels = axes.get_yticklabels()
+    assert min(text.get_fontsize() for text in [*labels, *axes.get_xticklabels(), *axes.texts]) >= 7
+    for text in [*labels, *axes.texts]:
         box = text.get_window_extent()
-        assert whole.x0 <= box.x0
-        assert box.x1 <= whole.x1
+        assert figure.bbox.x0 <= box.x0
+        assert box.x1 <= figure.bbox.x1
+    boxes = [label.get_window_extent() for label in labels]
+    assert all(above.y0 > below.y0 for above, below in pairwise(boxes)), "from top to bottom"
+
+
+def test_long_names_are_broken_behind_an_underscore_and_headings_are_not():
+    assert wrapped_name("mean_of_means", [1]) == "mean_of_means"
+    long = "weights_updated_between_microbatches"
+    assert wrapped_name(long, [1]) == "weights_updated_\nbetween_microbatches"
+    assert wrapped_name("right variants, by every check", []) == "right variants, by every check"
 
 
 def test_bytes_are_the_same_each_time_whatever_the_readers_style(tmp_path):
-    names = ("controls.png", "controls.svg")
+    names = ("controls.png", "controls.svg", "controls.pdf")
     save_controls(caught(), [tmp_path / "once" / name for name in names])
     with matplotlib.rc_context({"font.size": 30, "axes.facecolor": "red"}):
         save_controls(caught(), [tmp_path / "again" / name for name in names])
@@ -112,5 +129,5 @@ def test_bytes_are_the_same_each_time_whatever_the_readers_style(tmp_path):
     )
     assert once == again
     width, _ = struct.unpack(">II", (tmp_path / "once" / "controls.png").read_bytes()[16:24])
-    assert width == 1300
+    assert width == 1020
     assert "dc:date" not in (tmp_path / "once" / "controls.svg").read_text()

@@ -1,0 +1,228 @@
+"""Archives of a project that was really built: each verdict is reached again, and what was altered is found.
+
+All that says so is altered with it, the digests above all: only the verdicts themselves tell.
+"""
+
+import json
+import random
+from contextlib import chdir
+
+import numpy
+import pytest
+import yaml
+from safetensors.numpy import load, save
+
+from ddp_tokens.archive.layout import CONFIG, results_of
+from ddp_tokens.archive.reading import open_archive
+from ddp_tokens.archive.verify import main, verify
+from ddp_tokens.files import sha256_of_bytes, to_json
+from ddp_tokens.judging import JUDGES
+from tests.unit.archive.made import finished, write
+from tests.workflow.archives import archive_of, files_of
+
+TINY = results_of("tiny")
+SETTINGS = f"{TINY}/{CONFIG}"
+DUMP = f"{TINY}/gradients/token_mean.float64.safetensors"
+
+
+@pytest.fixture(scope="module")
+def files(built):
+    return files_of(built)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "tiny.zip"
+
+
+def lines_of(path, files, **options):
+    write(path, finished(files, **options))
+    with open_archive(path) as archive:
+        return verify(archive).lines
+
+
+def failures(path, files, **options):
+    return [line for line in lines_of(path, files, **options) if line.startswith("FAIL")]
+
+
+def as_bytes(document):
+    return to_json(document).encode()
+
+
+def verdicts_in(files, check):
+    return json.loads(files[f"{TINY}/checks/{check}.json"])
+
+
+def test_an_archive_of_what_was_built_is_verified(path, built, tmp_path, capsys):
+    write(path, archive_of(built))
+    with chdir(tmp_path):  # nothing around the archive is looked at
+        assert main("verify", [path.name]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    number = {name: len(verdicts_in(files_of(built), name)["verdicts"]) for name in JUDGES}
+    assert sum(number.values()) > 30
+    told = [f"{n} verdict{'s' * (n != 1)}, computed again, as stated" for n in number.values()]
+    assert [line for line in lines if "computed again" in line] == [
+        f"ok    {name}: {text}" for name, text in zip(JUDGES, told, strict=True)
+    ]
+    assert f"ok    summary: summary.json and summary.csv hold these {sum(number.values())} verdicts" in lines
+    assert lines[-1].startswith("verified: tiny, comparison digest ")
+
+
+def test_a_gradient_that_was_altered(path, files):
+    """The token mean becomes a hundredth larger: its digest in the verdicts is another, and it is no mean any more."""
+    larger = save({name: numpy.asarray(array * 1.01) for name, array in load(files[DUMP]).items()})
+    found = failures(path, files | {DUMP: larger})
+    assert any(
+        line.startswith(f"FAIL  gradient_parity: token_mean.float64.first: evidence.{DUMP} is ") for line in found
+    )
+    assert 'FAIL  gradient_parity: token_mean.float64.first: outcome is "pass", computed again it is "fail"' in found
+    assert any(
+        line.startswith("FAIL  gradient_parity/token_mean.float64.first is fail, expected pass") for line in found
+    )
+    assert "FAIL  archive.json: as_expected is true, and not every verdict is" in found
+
+
+def test_a_gradient_that_was_altered_with_its_digest_in_the_verdicts(path, files):
+    """The last place that would tell by a digest: the number that is observed tells."""
+    larger = save({name: numpy.asarray(array * 1.01) for name, array in load(files[DUMP]).items()})
+    old, new = (sha256_of_bytes(data).encode() for data in (files[DUMP], larger))
+    altered = {name: data.replace(old, new) for name, data in files.items()} | {DUMP: larger}
+    found = failures(path, altered)
+    assert not any("evidence" in line for line in found)
+    assert any(line.startswith("FAIL  gradient_parity: token_mean.float64.first: observed.error is ") for line in found)
+
+
+def test_a_verdict_that_was_altered(path, files):
+    """The control, which must fail, is said to pass."""
+    document = verdicts_in(files, "gradient_parity")
+    verdict = next(of for of in document["verdicts"] if of["case"].startswith("mean_of_means.native"))
+    assert verdict["outcome"] == "fail"
+    verdict["outcome"] = "pass"
+    found = failures(path, files | {f"{TINY}/checks/gradient_parity.json": as_bytes(document)})
+    assert f'FAIL  gradient_parity: {verdict["case"]}: outcome is "pass", computed again it is "fail"' in found
+    assert any(line.startswith("FAIL  summary: summary.json.verdicts[") for line in found)
+
+
+def test_tolerances_that_were_altered(path, files):
+    """Wider by 10: each verdict states its own in its criterion and as a number."""
+    settings = yaml.safe_load(files[SETTINGS])
+    settings["tolerances"]["float64"] *= 10
+    found = failures(path, files | {SETTINGS: yaml.safe_dump(settings).encode()})
+    assert any(
+        line.startswith("FAIL  gradient_parity: token_mean.float64.first: observed.tolerance is ") for line in found
+    )
+    assert any(line.startswith("FAIL  gradient_parity: token_mean.float64.first: criterion is ") for line in found)
+
+
+def test_a_summary_that_was_altered(path, files):
+    summary = json.loads(files[f"{TINY}/summary.json"])
+    summary["verdicts"][0]["outcome"] = "fail"
+    altered = files | {
+        f"{TINY}/summary.json": as_bytes(summary),
+        f"{TINY}/summary.csv": files[f"{TINY}/summary.csv"].replace(b"pass", b"fail", 1),
+    }
+    assert failures(path, altered) == [
+        'FAIL  summary: summary.json.verdicts[0].outcome is "fail", computed again it is "pass"',
+        "FAIL  summary: summary.csv is not the table of these verdicts",
+    ]
+
+
+def test_verdicts_that_are_missing_or_of_no_check(path, files):
+    altered = {name: data for name, data in files.items() if name != f"{TINY}/checks/window.json"}
+    altered[f"{TINY}/checks/another.json"] = b"{}"
+    found = failures(path, altered)
+    missing = f"cannot be computed again: {TINY}/checks/window.json does not exist; run the step that makes it"
+    assert f"FAIL  window: {missing}" in found
+    assert "FAIL  window holds no verdict" in found
+    assert "FAIL  summary: another is no check that is known here" in found
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"base": "../../../../etc/other.yaml"}, "leads to another file: field 'base' is not for archives"),
+        ({"name": "other"}, "field 'name' is 'other', not tiny"),
+        ({"world_size": 10**9}, "field 'world_size' is 1000000000, of which no archive holds files"),
+        ({"seed": "x"}, "field 'seed': "),
+    ],
+)
+def test_settings_that_are_not_used(path, files, change, problem):
+    settings = yaml.safe_load(files[SETTINGS]) | change
+    found = failures(path, files | {SETTINGS: yaml.safe_dump(settings).encode()})
+    assert found[0].startswith(f"FAIL  {SETTINGS}: cannot be computed again: {SETTINGS}")
+    assert problem in found[0]
+    assert found[1:] == [
+        "FAIL  there is no check",
+        "FAIL  archive.json: as_expected is true, and not every verdict is",
+    ]
+
+
+def test_settings_that_would_fill_the_memory(path, files):
+    """Ten times ten times ... the same list: a few lines, of which the error's text would be 10^9 words."""
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]
+    for data, problem in (
+        ("\n".join(lines).encode(), "refers to parts of itself: settings are written out"),
+        (b"# " + b"x" * 70_000, "is too large for settings"),
+        (b"a: " + b"[" * 2_000, "RecursionError (maximum recursion depth exceeded"),
+    ):
+        found = failures(path, files | {SETTINGS: data})
+        assert found[0].startswith(f"FAIL  {SETTINGS}: cannot be computed again: ")
+        assert problem in found[0]
+
+
+def test_a_check_whose_files_were_left_out_is_only_reread(path, files):
+    model = f"{TINY}/runs/continuous/step-0004/model.safetensors"
+    omitted = {model: {"sha256": sha256_of_bytes(files[model]), "bytes": len(files[model]), "made_by": "continuous"}}
+    left = {name: data for name, data in files.items() if name != model}
+    lines = lines_of(path, left, omitted=omitted)
+    assert not any(line.startswith("FAIL") for line in lines)
+    assert [line for line in lines if "only reread" in line] == [
+        f"ok    {name}: {len(verdicts_in(files, name)['verdicts'])} verdicts, only reread: {model} was left out as too "
+        "large"
+        for name in ("resume", "checkpoints")
+    ]
+    assert "      not computed again, since files were left out: resume, checkpoints" in lines
+
+
+def test_a_check_that_is_only_reread_was_reached_on_these_files(path, files):
+    """One of another digest than the verdicts state, left out or in the archive."""
+    model = f"{TINY}/runs/continuous/step-0004/model.safetensors"
+    common = f"{TINY}/runs/continuous/step-0004/common.json"
+    omitted = {model: {"sha256": "7" * 64, "bytes": 1, "made_by": "continuous"}}
+    left = {name: data for name, data in files.items() if name != model} | {common: b"{}"}
+    found = failures(path, left, omitted=omitted)
+    stated, other = sha256_of_bytes(files[model]), sha256_of_bytes(files[common])
+    case = "checkpoints: continuous/step-0004"
+    assert f"FAIL  {case}: evidence.{model} is {stated}, the archive's is {'7' * 64}" in found
+    assert f"FAIL  {case}: evidence.{common} is {other}, the archive's is {sha256_of_bytes(b'{}')}" in found
+
+
+def test_controls_that_are_not_whole(path, files):
+    """A single file below results/controls/: then all of them must be there."""
+    found = failures(path, files | {"results/controls/cases/one.json": b"{}"})
+    missing = "results/controls/controls.json does not exist; run the step that makes it"
+    assert f"FAIL  controls: cannot be computed again: {missing}" in found
+    assert "FAIL  controls holds no verdict" in found
+
+
+def test_whatever_the_files_hold_it_is_told(path, files):
+    """Bytes of one file altered, all digests made to fit: never an error that is not a line, and what a verdict rests
+    on is never altered unnoticed.
+    """
+    generator, names = random.Random(20260102), sorted(name for name in files if name.startswith(TINY))
+    text = [name for name in names if name.endswith(("json", "jsonl", "yaml", "csv"))]
+    evidence = {
+        name for check in JUDGES for verdict in verdicts_in(files, check)["verdicts"] for name in verdict["evidence"]
+    }
+    noticed = set()
+    for _ in range(25):
+        name = generator.choice(generator.choice([names, text]))
+        data = bytearray(files[name])
+        for _ in range(generator.randint(1, 3)):
+            at = generator.randrange(len(data) + 1)
+            data[at : at + generator.randint(0, 2)] = generator.choice([b"", b"0", b"]", b'"', b"\xff", b"null", b"-9"])
+        found = failures(path, files | {name: bytes(data)})
+        assert found or name not in evidence or bytes(data) == files[name]
+        noticed |= {name for _ in found}
+    assert len(noticed & evidence) > 5
