@@ -178,6 +178,10 @@ TOOLS: dict[str, tuple[str, str]] = {
         "what this machine has, and whether the experiment can run here",
     ),
     "config-docs": ("ddp_tokens.config_docs", "every field of an experiment, as Markdown"),
+    "verify": (
+        "ddp_tokens.archive.verify",
+        "whether an archive is whole, and every verdict in it is reached again from its files",
+    ),
     "clean": ("ddp_tokens.clean", "deletes what was made: checkpoints, everything below results/, caches"),
 }
 

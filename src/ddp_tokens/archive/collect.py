@@ -56,8 +56,16 @@ def result_files(results: Path, experiment: Experiment, controls: Experiment) ->
             if not files:
                 raise ArchiveError(f"{folder / part} is missing: build {RESULTS}/archive/{experiment.name}.zip again")
             found |= {f"{results_of(of.name)}/{path.relative_to(folder)}": path for path in files}
-        found[f"{results_of(of.name)}/{CONFIG}"] = settings_yaml(of).encode()
+        found[f"{results_of(of.name)}/{CONFIG}"] = config_file(of).encode()
     return found
+
+
+def config_file(experiment: Experiment) -> str:
+    """All settings, as a file from which the same experiment is read: there, `steps` must follow from `epochs`."""
+    given = experiment if experiment.epochs is None else experiment.model_copy()
+    if given is not experiment:
+        del given.__dict__["steps"]
+    return settings_yaml(given)
 
 
 def machine_files(results: Path, experiment: Experiment, records: Path, names: Iterable[str]) -> Files:

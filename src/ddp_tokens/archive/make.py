@@ -81,7 +81,7 @@ def _with_pages(contents: Files, document: Document, experiment: Experiment, cit
         CHECKLIST: checklist(contents, document, experiment, citation).encode(),
     }
     whole = contents | pages
-    whole[CRATE] = crate_metadata([*whole, CRATE, SUMS], document, citation).encode()
+    whole[CRATE] = crate_metadata([*whole, SUMS], document, citation).encode()
     whole[SUMS] = sums({name: _sha256(whole, name) for name in whole}).encode()
     return whole
 
