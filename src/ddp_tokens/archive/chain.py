@@ -26,8 +26,9 @@ BAR = re.compile(r"={40,}")
 LINES_TOLD = 3  # of a log
 NOT_TOLD = ("CalledProcessError",)
 WRITE_SETTINGS = (
-    "import sys; from ddp_tokens.config_reading import load_experiment; from ddp_tokens.report import settings_yaml; "
-    "sys.stdout.write(settings_yaml(load_experiment(sys.argv[1])))"
+    "import sys; from ddp_tokens.archive.collect import config_file; "
+    "from ddp_tokens.config_reading import load_experiment; "
+    "sys.stdout.write(config_file(load_experiment(sys.argv[1])))"
 )
 Told = Callable[[str], None]
 

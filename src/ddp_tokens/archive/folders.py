@@ -4,12 +4,10 @@ import os
 import shutil
 from pathlib import Path
 
-import yaml
-
 from ddp_tokens.archive.layout import CONFIG, CONTROLS, INPUTS, RESULTS, SOURCE, results_of
 from ddp_tokens.archive.recorded import Run
 from ddp_tokens.errors import ArchiveError
-from ddp_tokens.files import sha256, write_text
+from ddp_tokens.files import sha256, write_bytes, write_text
 
 UNPACKED = ".unpacked"
 FIRST_PARTS = (".snakemake", ".venv", UNPACKED)
@@ -56,17 +54,9 @@ def unpack_project(run: Run, folder: Path) -> None:
                     _move(path, folder / path.relative_to(folder / UNPACKED / prefix))
     finally:
         shutil.rmtree(folder / UNPACKED, ignore_errors=True)
-    write_text(folder / "config" / f"{run.experiment}.yaml", settings_to_load(run))
+    settings = run.archive.read(f"{results_of(run.experiment)}/{CONFIG}")
+    write_bytes(folder / "config" / f"{run.experiment}.yaml", settings)
     write_text(folder / "config" / "config.yaml", f"experiments: [{run.experiment}]\n")
-
-
-def settings_to_load(run: Run) -> str:
-    """The archived settings, without `steps` where it follows from `epochs`: a file may give only one of them."""
-    values = run.settings()
-    if values.get("epochs") is None:
-        return run.archive.read(f"{results_of(run.experiment)}/{CONFIG}").decode()
-    del values["steps"]
-    return yaml.safe_dump(values, sort_keys=False)
 
 
 def _require_allowed(run: Run, name: str) -> None:

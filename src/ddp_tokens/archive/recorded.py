@@ -1,6 +1,5 @@
 """What an archive records of a run, as plain values, and only where its digests hold."""
 
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,6 +9,8 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from ddp_tokens.archive.digest_check import problems_of_sums
+from ddp_tokens.archive.entries import AGAIN
 from ddp_tokens.archive.layout import (
     CONFIG,
     CONTROLS,
@@ -25,8 +26,6 @@ from ddp_tokens.checks.verdict import Verdict
 from ddp_tokens.errors import ArchiveError
 from ddp_tokens.files import from_json
 
-AGAIN = "take a fresh copy of the archive, or make it again"
-SUMS_LINE = re.compile(r"([0-9a-f]{64})  (.+)")
 CONTROLS_FOLDER = f"{RESULTS}/{CONTROLS}"
 
 
@@ -164,36 +163,14 @@ def opened(path: Path, limit: int = LIMIT_BYTES) -> Iterator[Run]:
 
 def _sha256(archive: Archive) -> dict[str, str]:
     found = archive.sha256()
-    found.pop(SUMS, None)
-    problem = _problem(found, _written(archive))
-    if problem:
-        raise ArchiveError(f"{archive.path}: {problem}: {AGAIN}")
+    problems = problems_of_sums(found, archive.read(SUMS) if SUMS in found else None)
+    if problems:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise ArchiveError(f"{archive.path}: {problems[0]}{more}: {AGAIN}")
     omitted = {name: str(left_out["sha256"]) for name, left_out in archive.document.omitted.items()}
-    every = dict(sorted({**omitted, **found}.items()))
+    every = {**omitted, **{name: digest for name, digest in found.items() if name != SUMS}}
     if comparison_digest(every) != archive.document.comparison_digest:
         raise ArchiveError(
             f"{archive.path}: {DOCUMENT} states another comparison digest than its results have: {AGAIN}"
         )
-    return every
-
-
-def _written(archive: Archive) -> dict[str, str]:
-    if SUMS not in archive.names:
-        raise ArchiveError(f"{archive.path}: {SUMS} is not in it: {AGAIN}")
-    lines = archive.read(SUMS).decode(errors="replace").splitlines()
-    parts = [SUMS_LINE.fullmatch(line) for line in lines]
-    if not all(parts):
-        raise ArchiveError(f"{archive.path}: {SUMS}, line {parts.index(None) + 1}, is no digest and name: {AGAIN}")
-    return {part[2]: part[1] for part in parts if part}
-
-
-def _problem(found: Mapping[str, str], written: Mapping[str, str]) -> str | None:
-    """The first file, by name, that is not as it was written."""
-    for name in sorted({*found, *written}):
-        if name not in found:
-            return f"{name} is missing"
-        if name not in written:
-            return f"{name} is not in {SUMS}"
-        if found[name] != written[name]:
-            return f"{name} is not what {SUMS} says"
-    return None
+    return dict(sorted(every.items()))

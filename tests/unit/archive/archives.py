@@ -3,9 +3,7 @@
 import json
 from pathlib import Path
 
-from ddp_tokens.archive.layout import DOCUMENT, SUMS, Document, comparison_digest, sums
-from ddp_tokens.archive.writing import write_zip
-from ddp_tokens.files import sha256_of_bytes, to_json
+from tests.unit.archive.made import finished, write
 
 SOURCE = {"commit": "0" * 40, "date": "2026-01-01T00:00:00+00:00", "dirty": False}
 
@@ -39,16 +37,9 @@ def files_of(experiment="tiny", of_summary=None, config="seed: 1\n", **further):
 
 
 def write_archive(path, files, experiment="tiny", omitted=None, source=SOURCE):
-    """What `files` holds, name -> text, bytes or a value to write as JSON, with archive.json and SHA256SUMS."""
+    """What `files` holds, name -> text, bytes or a value to write as JSON, and what says that it is an archive."""
     contents = {name: as_bytes(value) for name, value in files.items()}
-    omitted = omitted or {}
-    digests = {name: sha256_of_bytes(data) for name, data in contents.items()}
-    compared = digests | {name: left_out["sha256"] for name, left_out in omitted.items()}
-    document = Document(experiment, comparison_digest(compared), True, "0.1.0", source, omitted)
-    contents[DOCUMENT] = to_json(document.as_json()).encode()
-    digests[DOCUMENT] = sha256_of_bytes(contents[DOCUMENT])
-    write_zip(Path(path), contents | {SUMS: sums(digests).encode()})
-    return Path(path)
+    return write(Path(path), finished(contents, experiment, omitted, source=source))
 
 
 def as_bytes(value):

@@ -70,21 +70,21 @@ def test_without_controls_there_are_none(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"results/tiny/config.yaml": b"seed: 2\n"}, "results/tiny/config.yaml is not what SHA256SUMS says"),
-        ({"results/tiny/config.yaml": None}, "results/tiny/config.yaml is missing"),
-        ({"results/tiny/more": b""}, "results/tiny/more is not in SHA256SUMS"),
-        ({"SHA256SUMS": b"nonsense\n"}, "SHA256SUMS, line 1, is no digest and name"),
-        ({"SHA256SUMS": None}, "SHA256SUMS is not in it"),
+        ({"results/tiny/config.yaml": b"seed: 2\n"}, "results/tiny/config.yaml: SHA-256 is"),
+        ({"results/tiny/config.yaml": None}, "results/tiny/config.yaml is missing, and SHA256SUMS states it"),
+        ({"results/tiny/more": b""}, "results/tiny/more is there, and SHA256SUMS does not state it"),
+        ({"SHA256SUMS": b"nonsense\n"}, "SHA256SUMS, line 1 is no digest and path"),
+        ({"SHA256SUMS": None}, "SHA256SUMS is missing"),
     ],
 )
 def test_a_change_is_named(archive, changes, problem):
     found = refusal(altered(archive, **changes))
     assert problem in found
-    assert found.endswith("take a fresh copy of the archive, or make it again")
+    assert found.endswith(": get it again from where it came")
 
 
 def test_another_comparison_digest_is_refused_although_the_sums_hold(tmp_path, monkeypatch):
-    monkeypatch.setattr("tests.unit.archive.archives.comparison_digest", lambda sha256: "b" * 64)
+    monkeypatch.setattr("tests.unit.archive.made.comparison_digest", lambda sha256: "b" * 64)
     assert "states another comparison digest" in refusal(write_archive(tmp_path / "tiny.zip", files_of()))
 
 
