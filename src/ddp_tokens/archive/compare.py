@@ -50,8 +50,9 @@ def main(program: str, arguments: Sequence[str]) -> int:
 
 
 def side_of(run: Run) -> Side:
-    summary, controls, machine = run.summary(), run.controls(), run.mapping(ENVIRONMENT)
-    document = run.archive.document
+    summary, controls = run.summary(), run.controls()
+    environment, document = run.mapping(ENVIRONMENT), run.archive.document
+    machine = environment["machine"] if isinstance(environment.get("machine"), dict) else environment
     return Side(
         name=run.archive.path.name,
         experiment=run.experiment,
@@ -63,10 +64,16 @@ def side_of(run: Run) -> Side:
         controls=controls.headline if controls else None,
         control_verdicts=controls.as_verdicts() if controls else (),
         files={short_name(path, run.experiment): digest for path, digest in run.results.items()},
-        machine=machine["machine"] if isinstance(machine.get("machine"), dict) else machine,
-        imported=run.mapping(IMPORTED),
+        machine=machine,
+        imported=run.mapping(IMPORTED) or _installed(machine.get("packages")),
         source=dict(document.source) | {"version": document.version},
     )
+
+
+def _installed(packages: Any) -> dict[str, Any]:
+    """Where training has left no record of what it imported."""
+    known = packages if isinstance(packages, dict) else {}
+    return {name: of["installed"] for name, of in known.items() if isinstance(of, dict) and "installed" in of}
 
 
 def write_comparison(folder: Path, document: Mapping[str, Any], before: Run, after: Run) -> None:
