@@ -17,7 +17,7 @@ from ddp_tokens.errors import ArchiveError
 
 ENVIRONMENT_LOG, LOG = "rebuild-environment.log", "rebuild.log"
 INSTALLED = ".venv/installed"
-ENDS_WITHIN_S = 60.0
+LOOK_EVERY_S, ENDS_WITHIN_S = 0.2, 60.0
 # Of another environment than the one that is made.
 NOT_PASSED_ON = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "MAKEFLAGS", "MAKELEVEL")
 STAGE = re.compile(r"Job \d+: (?!\S+: settings of )(.+)")
@@ -108,41 +108,42 @@ def run_logged(command: Sequence[str], folder: Path, environment: Mapping[str, s
 
     It has a session of its own, so that Ctrl-C reaches it once, from here.
     """
-    process = subprocess.Popen(
-        command,
-        cwd=folder,
-        env=dict(environment),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
-    assert process.stdout is not None
-    with open(log, "w") as written, _ending(process), interruptible():
-        for line in process.stdout:
-            written.write(line)
-            written.flush()
-            told(line)
-        return process.wait()
+    with open(log, "w") as written, open(log, errors="replace") as said, interruptible():
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=written,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        with _ending(process):
+            begun, ended = "", False
+            while not ended:
+                with suppress(subprocess.TimeoutExpired):
+                    ended = process.wait(LOOK_EVERY_S) is not None
+                *lines, begun = (begun + said.read()).split("\n")
+                for line in lines:
+                    told(line)
+            return process.returncode
 
 
 @contextmanager
-def _ending(process: subprocess.Popen[str]) -> Iterator[None]:
+def _ending(process: subprocess.Popen[bytes]) -> Iterator[None]:
     """Where the block is interrupted, the process ends too, and what it has started."""
-    with process:
-        try:
-            yield
-        except BaseException:
-            _signal(process, signal.SIGINT)
-            with suppress(subprocess.TimeoutExpired):
-                process.communicate(timeout=ENDS_WITHIN_S)
-            _signal(process, signal.SIGKILL)
-            raise
+    try:
+        yield
+    except BaseException:
+        _signal(process, signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(ENDS_WITHIN_S)
+        _signal(process, signal.SIGKILL)
+        process.wait()
+        raise
 
 
-def _signal(process: subprocess.Popen[str], number: signal.Signals) -> None:
+def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)
 

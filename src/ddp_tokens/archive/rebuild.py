@@ -69,10 +69,9 @@ def _parsed(program: str, arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _number(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise ValueError
-    return value
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"a whole number from 1 is needed, not {text}")
+    return int(text)
 
 
 def rebuild(run: Run, folder: Path, cores: int, use_this_python: bool) -> int:
