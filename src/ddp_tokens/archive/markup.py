@@ -1,0 +1,54 @@
+"""Tables for papers and pull requests, with what they hold escaped."""
+
+import re
+from collections.abc import Collection, Sequence
+
+from tabulate import tabulate
+
+Rows = Sequence[Sequence[str]]
+# Everywhere in GitHub's Markdown; an underscore inside a word, as in token_mean, stands for itself.
+IN_MARKDOWN = re.compile(r"([\\`|*<>~\[\]$]|(?<![^\W_])_|_(?![^\W_]))")
+POWER_OF_TEN = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)e([+-]\d+)(?![\w.])")
+# What LaTeX takes, at the start of a row, for an option of the line break before it.
+OPTION = re.compile(r"^( *)([\[*])", re.MULTILINE)
+# What pdflatex has no letter for, or shows as another: "|" as a dash, "--" as one.
+IN_LATEX = {
+    "|": r"\textbar{}",
+    "--": "-{}-",
+    "≤": r"\ensuremath{\leq}",
+    "≥": r"\ensuremath{\geq}",
+    "±": r"\ensuremath{\pm}",
+    "→": r"\ensuremath{\to}",
+    "\N{MULTIPLICATION SIGN}": r"\ensuremath{\times}",
+    "\N{MINUS SIGN}": r"\ensuremath{-}",
+}
+
+
+def text_table(headers: Sequence[str], rows: Rows, numbers: Collection[str] = ()) -> str:
+    """`numbers`: the columns to align on the right, here and below."""
+    return _table(headers, rows, headers, numbers, "simple")
+
+
+def markdown_table(headers: Sequence[str], rows: Rows, numbers: Collection[str] = ()) -> str:
+    escaped = [[in_markdown(cell) for cell in row] for row in rows]
+    return _table(list(map(in_markdown, headers)), escaped, headers, numbers, "pipe")
+
+
+def in_markdown(text: str) -> str:
+    """As one line, and shown as it is."""
+    return IN_MARKDOWN.sub(r"\\\1", " ".join(text.split()))
+
+
+def latex_table(headers: Sequence[str], rows: Rows, numbers: Collection[str] = ()) -> str:
+    """A tabular of the package booktabs; 2.98e-08 becomes a power of ten."""
+    lines = [[" ".join(cell.split()) for cell in row] for row in rows]
+    table = _table(headers, lines, headers, numbers, "latex_booktabs")
+    for letter, command in IN_LATEX.items():
+        table = table.replace(letter, command)
+    table = OPTION.sub(r"\1{}\2", table)
+    return POWER_OF_TEN.sub(lambda found: f"${found[1]} \\times 10^{{{int(found[2])}}}$", table)
+
+
+def _table(shown: Sequence[str], rows: Rows, columns: Sequence[str], numbers: Collection[str], form: str) -> str:
+    aligned = ["right" if column in numbers else "left" for column in columns] if rows else None
+    return str(tabulate(rows, headers=shown, tablefmt=form, disable_numparse=True, colalign=aligned))

@@ -1,0 +1,150 @@
+"""What was built again beside what was archived, as one plain document."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ddp_tokens.archive.groups import group_of, in_order, short_name
+from ddp_tokens.archive.layout import comparison_digest
+from ddp_tokens.archive.nearness import NUMBERS, TENSORS, holds_verdicts, is_exact, unlike
+from ddp_tokens.archive.recorded import RecordedVerdict
+
+IDENTICAL, WITHIN, DIFFERS, MISSING = "identical", "within tolerance", "differs", "missing"
+STATES = (IDENTICAL, WITHIN, DIFFERS, MISSING)
+FOLLOWING = (".json", ".jsonl")  # may hold digests of other files
+NOT_HELD = "the archive holds only its digest"
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Path below the project -> SHA-256, archived and rebuilt, of the same names; rebuilt only of what is there.
+
+    `omitted`: what the archive holds no more of than the digest.
+    """
+
+    archived: Mapping[str, str]
+    rebuilt: Mapping[str, str]
+    omitted: frozenset[str] = frozenset()
+
+    @property
+    def differing(self) -> list[str]:
+        return [name for name in self.archived if self.rebuilt.get(name, self.archived[name]) != self.archived[name]]
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A file. `why`: how it differs, where it does."""
+
+    name: str
+    state: str
+    why: str | None = None
+
+
+def compare_files(sides: Sides, archive: Path, project: Path) -> list[Compared]:
+    """`archive`: a folder with the archived files that differ and are held; `project`: with the rebuilt ones.
+
+    A digest in a file may differ when that of which it is does, and is within tolerance: so what holds digests is
+    looked at again until nothing changes.
+    """
+    whys: dict[str, str | None] = {name: NOT_HELD for name in sides.differing if name in sides.omitted}
+    alike = {name for name in sides.archived if sides.rebuilt.get(name) == sides.archived[name]}
+    owners = _owners(sides.archived)
+    owned = set(sides.rebuilt.values())
+
+    def follows(archived: str, rebuilt: str) -> bool:
+        if archived not in owners and rebuilt not in owned:
+            return True  # of something in memory; what there is of it on disk is compared by itself
+        return any(sides.rebuilt.get(name) == rebuilt and name in alike for name in owners.get(archived, ()))
+
+    waiting = [name for name in sides.differing if name not in sides.omitted]
+    while waiting:
+        whys |= {name: unlike(name, archive / name, project / name, follows) for name in waiting}
+        found = {name for name in waiting if whys[name] is None}
+        alike |= found
+        waiting = [name for name in waiting if found and name not in found and _may_follow(name)]
+    return [_compared(name, sides, whys) for name in sorted(sides.archived)]
+
+
+def _owners(digests: Mapping[str, str]) -> dict[str, list[str]]:
+    owners: dict[str, list[str]] = {}
+    for name, digest in digests.items():
+        owners.setdefault(digest, []).append(name)
+    return owners
+
+
+def _may_follow(name: str) -> bool:
+    return name.endswith(FOLLOWING) and not holds_verdicts(name) and not is_exact(name)
+
+
+def _compared(name: str, sides: Sides, whys: Mapping[str, str | None]) -> Compared:
+    if name not in sides.rebuilt:
+        return Compared(name, MISSING)
+    if name not in whys:
+        return Compared(name, IDENTICAL)
+    return Compared(name, WITHIN if whys[name] is None else DIFFERS, whys[name])
+
+
+def compare_verdicts(archived: Iterable[RecordedVerdict], rebuilt: Iterable[RecordedVerdict]) -> list[dict[str, Any]]:
+    """Each case that one of them judges. `problem`: None where it is as archived and as expected."""
+    first, second = ({(verdict.check, verdict.case): verdict for verdict in side} for side in (archived, rebuilt))
+    return [
+        {
+            "check": check,
+            "case": case,
+            "archived": _concluded(first.get((check, case))),
+            "rebuilt": _concluded(second.get((check, case))),
+            "problem": _problem(first.get((check, case)), second.get((check, case))),
+        }
+        for check, case in dict.fromkeys((*first, *second))
+    ]
+
+
+def _concluded(verdict: RecordedVerdict | None) -> dict[str, Any] | None:
+    if verdict is None:
+        return None
+    return {"outcome": verdict.outcome, "expected": verdict.expected, "diagnosis": list(verdict.diagnosis)}
+
+
+def _problem(archived: RecordedVerdict | None, rebuilt: RecordedVerdict | None) -> str | None:
+    if rebuilt is None:
+        return "was not reached again"
+    if archived is None:
+        return "is not in the archive"
+    if _concluded(archived) != _concluded(rebuilt):
+        return f"was {_told(archived)}, rebuilt {_told(rebuilt)}"
+    return f"{rebuilt.problem}, as archived" if rebuilt.problem else None
+
+
+def _told(verdict: RecordedVerdict) -> str:
+    named = f" ({' or '.join(verdict.diagnosis)})" if verdict.diagnosis else ""
+    return f"{verdict.outcome}{named}, expected {verdict.expected}"
+
+
+def document_of(
+    experiment: str, sides: Sides, files: Sequence[Compared], verdicts: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """What rebuild.json holds. `holds`: whether all that is promised is so; bit-equality is not among it."""
+    names = {of.name: short_name(of.name, experiment) for of in files}
+    groups = {of.name: group_of(names[of.name]) for of in files}
+    digests = [comparison_digest(side) for side in (sides.archived, sides.rebuilt)]
+    unkept = [of.name for of in files if of.state == MISSING or (of.state == DIFFERS and is_exact(of.name))]
+    return {
+        "experiment": experiment,
+        "archived_digest": digests[0],
+        "rebuilt_digest": digests[1],
+        "same_results": digests[0] == digests[1],
+        "tolerances": {"tensors": TENSORS, "numbers": NUMBERS},
+        "folders": [
+            {"folder": group} | {state: _count(files, groups, group, state) for state in STATES}
+            for group in in_order(groups.values())
+        ],
+        "files": [{"name": of.name, "state": of.state, "why": of.why} for of in files if of.state != IDENTICAL],
+        "verdicts": list(verdicts),
+        "unkept": unkept,
+        "holds": bool(verdicts) and not unkept and not any(verdict["problem"] for verdict in verdicts),
+    }
+
+
+def _count(files: Iterable[Compared], groups: Mapping[str, str], group: str, state: str) -> int:
+    return sum(groups[of.name] == group and of.state == state for of in files)
