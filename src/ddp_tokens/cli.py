@@ -182,6 +182,12 @@ TOOLS: dict[str, tuple[str, str]] = {
         "ddp_tokens.archive.verify",
         "whether an archive is whole, and every verdict in it is reached again from its files",
     ),
+    "rebuild": (
+        "ddp_tokens.archive.rebuild",
+        "builds an archived experiment again, from the archived source, and compares",
+    ),
+    "compare": ("ddp_tokens.archive.compare", "what differs between two archives"),
+    "table": ("ddp_tokens.archive.tables", "the verdicts of an archive as LaTeX, Markdown or csv, for a paper"),
     "clean": ("ddp_tokens.clean", "deletes what was made: checkpoints, everything below results/, caches"),
 }
 
