@@ -39,6 +39,7 @@ OF_CONTROLS = (
 NOT_OF_SCALING = ("ranks",)  # weights, to be thrown away
 OF_THIS_HOST = ("host", "pid", "uuid")
 TRAINED = "continuous"
+OWN_BENCHMARK = "pack.tsv"  # of an earlier archive: this one cannot know its own
 MIB = 2**20
 Files = dict[str, bytes | Path]
 
@@ -99,7 +100,7 @@ def wall_times(folders: Iterable[Path]) -> str:
     writer = csv.writer(table, lineterminator="\n")
     writer.writerow(("experiment", "rule", "seconds", "cpu_seconds", "max_rss_mib"))
     for folder in folders:
-        for path in sorted((folder / "benchmarks").glob("*.tsv")):
+        for path in sorted(set((folder / "benchmarks").glob("*.tsv")) - {folder / "benchmarks" / OWN_BENCHMARK}):
             with open(path, newline="") as stream:
                 rows = list(csv.DictReader(stream, delimiter="\t"))
             for row in rows:

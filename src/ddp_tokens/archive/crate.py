@@ -22,10 +22,8 @@ from ddp_tokens.archive.layout import (
     Document,
     results_of,
 )
-from ddp_tokens.errors import ArchiveError
 
 VERSION = "1.1"
-CITED = ("license", "authors", "date-released")
 WORKFLOW = f"{SOURCE}/Snakefile"
 PERSON_OR_TEAM = ("given-names", "family-names", "name")
 # Not those of the system that it is written on.
@@ -62,13 +60,10 @@ FOLDERS = {
 
 
 def crate_metadata(names: Iterable[str], document: Document, citation: Mapping[str, Any]) -> str:
-    """`names`: of all files of the archive. `citation`: what CITATION.cff holds. Returns JSON-LD.
+    """JSON-LD. `names`: of all files of the archive. `citation`: what CITATION.cff holds.
 
-    Raises ArchiveError when CITATION.cff lacks what a crate must state.
+    Files of which there are too many, as of the source, are described by their folder, all others one by one.
     """
-    lacking = [name for name in CITED if not citation.get(name)]
-    if lacking:
-        raise ArchiveError(f"CITATION.cff has no {' and no '.join(lacking)}: an archive must state them")
     # Here, since it loads a client for the web, which nothing else needs.
     from rocrate.model.contextentity import ContextEntity
     from rocrate.rocrate import ROCrate

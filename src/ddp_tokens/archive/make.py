@@ -40,6 +40,7 @@ from ddp_tokens.files import sha256, sha256_of_bytes, to_json
 
 TOLD_BY_HAND = "made by hand"
 READ_BY_PAGES = (".json", ".csv", ".png", ".svg")
+CITED = ("license", "authors", "date-released")
 CITATION, LICENCE = "CITATION.cff", "LICENSE"
 
 
@@ -136,6 +137,9 @@ def _citation(root: Path) -> Mapping[str, Any]:
         citation: Mapping[str, Any] = yaml.safe_load((root / CITATION).read_text())
     except yaml.YAMLError as error:
         raise ArchiveError(f"{root / CITATION} is no valid YAML: {' '.join(str(error).split())}") from None
+    lacking = [name for name in CITED if not citation.get(name)]
+    if lacking:
+        raise ArchiveError(f"{root / CITATION} has no {' and no '.join(lacking)}: an archive must state them")
     return citation
 
 
