@@ -249,6 +249,12 @@ def test_own_rows_go_along_or_are_named(archived, tmp_path):
     assert document.omitted[name]["made_by"] == f"yours: it must lie at {outside}"
 
 
+def test_own_rows_beside_the_project_are_refused(archived, tmp_path):
+    experiment = settings(archived, "tiny").model_copy(update={"corpus": OwnRows(path="../rows.jsonl")})
+    with pytest.raises(ArchiveError, match=r"tiny: field corpus.path, ../rows.jsonl, leads out of the project's folder"):
+        made(archived, tmp_path, experiment=experiment)
+
+
 def test_what_is_missing_is_named(archived, tmp_path):
     hidden = archived / "results/tiny/window"
     hidden.rename(archived / "results/tiny/.window")
