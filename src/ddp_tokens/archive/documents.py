@@ -50,7 +50,7 @@ def source_text(source: Mapping[str, Any]) -> str:
         return "commit not known, since git could not be asked"
     if source["dirty"]:
         return f"commit {source['commit']} with uncommitted changes, which `source.diff` and archive.json show"
-    return f"commit {source['commit']}, without uncommitted changes"
+    return f"commit {source['commit']}, unchanged"
 
 
 def time_text(seconds: float) -> str:

@@ -59,7 +59,7 @@ def test_the_first_things_are_claim_verdict_digest_source_and_four_answers():
             "stopped after update 2 and was resumed is the uninterrupted run of 4 updates",
             "verdicts in 8 checks, all as expected.",
             f"Comparison digest {'d' * 64}",
-            f"commit {'c' * 40} of 2026-01-02T03:04:05+00:00, without uncommitted changes",
+            f"commit {'c' * 40} of 2026-01-02T03:04:05+00:00, unchanged",
             "Is the gradient right? Yes",
             "Is the resume exact? Yes",
             "What does the trained model score? 54.05 % of the test tokens right",
