@@ -1,7 +1,9 @@
+import shutil
 from pathlib import Path
 
 import pytest
 
+from tests.workflow.archives import ARCHIVE, contents_of
 from tests.workflow.projects import build, copy_project
 
 
@@ -11,3 +13,18 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     project = copy_project(tmp_path_factory.mktemp("built") / "project")
     build(project)
     return project
+
+
+@pytest.fixture(scope="session")
+def archived(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A built project with its archive, made by Snakemake. Tests leave it as they found it."""
+    project = tmp_path_factory.mktemp("archived") / "project"
+    shutil.copytree(built, project, symlinks=True)
+    build(project, ARCHIVE)
+    return project
+
+
+@pytest.fixture(scope="session")
+def contents(archived: Path) -> dict[str, bytes]:
+    """Of that archive."""
+    return contents_of(archived / ARCHIVE)

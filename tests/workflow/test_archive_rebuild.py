@@ -3,37 +3,28 @@
 import json
 
 import pytest
+import yaml
 
-from ddp_tokens.archive.collect import config_file
 from ddp_tokens.archive.rebuild import main
-from ddp_tokens.config_reading import load_experiment
 from ddp_tokens.errors import ArchiveError
 from tests.unit.archive.archives import write_archive
-from tests.workflow.projects import COPIED
+from tests.workflow.archives import without_controls
 
-NOT_ARCHIVED = ("settings", "logs", "benchmarks", "report", "gate.txt")
 FORMULA = "src/ddp_tokens/normalization.py"
 
 
-def archive_of(project, path, changes=None, config=None):
-    """Of the tiny experiment, without controls. `changes`: source file -> text in it and what stands in its place.
-    `config`: fields that are set otherwise.
+def altered(contents, path, changes=None, config=None):
+    """Without controls. `changes`: source file -> text in it and what stands in its place. `config`: fields that are
+    set otherwise.
     """
-    results = project / "results" / "tiny"
-    files = {
-        f"results/tiny/{file.relative_to(results)}": file.read_bytes()
-        for file in results.rglob("*")
-        if file.is_file() and not any(p in NOT_ARCHIVED or p.startswith(".") for p in file.relative_to(results).parts)
-    }
-    files["results/tiny/config.yaml"] = config_file(load_experiment(project / "config" / "tiny.yaml", config))
-    for name in COPIED:
-        for file in [project / name, *(project / name).rglob("*")]:
-            if file.is_file() and "__pycache__" not in file.parts:
-                files[f"source/{file.relative_to(project)}"] = file.read_bytes()
+    files = without_controls(contents)
     for name, (old, new) in (changes or {}).items():
         text = files[f"source/{name}"].decode()
         assert text.count(old) == 1
         files[f"source/{name}"] = text.replace(old, new)
+    if config:
+        settings = yaml.safe_load(files["results/tiny/config.yaml"]) | config
+        files["results/tiny/config.yaml"] = yaml.safe_dump(settings, sort_keys=False)
     return write_archive(path, files)
 
 
@@ -42,8 +33,8 @@ def rebuilt(archive, folder, capsys):
     return code, capsys.readouterr().out, json.loads((folder / "rebuild.json").read_text())
 
 
-def test_the_archive_is_confirmed(built, tmp_path, capsys):
-    code, out, document = rebuilt(archive_of(built, tmp_path / "tiny.zip"), tmp_path / "new", capsys)
+def test_the_archive_is_confirmed(contents, tmp_path, capsys):
+    code, out, document = rebuilt(altered(contents, tmp_path / "tiny.zip"), tmp_path / "new", capsys)
     assert code == 0, out
     assert document["same_results"], out
     assert document["files"] == []
@@ -56,10 +47,10 @@ def test_the_archive_is_confirmed(built, tmp_path, capsys):
     assert "The rebuild confirms the archive; the results are the same, byte for byte" in out
 
 
-def test_a_fault_in_the_archived_source_is_named(built, tmp_path, capsys):
+def test_a_fault_in_the_archived_source_is_named(contents, tmp_path, capsys):
     """The archive holds results of the right formula and a source with a wrong one."""
     fault = {FORMULA: ("return local_sum * world_size / global_count", "return local_sum * 1.5 / global_count")}
-    code, out, document = rebuilt(archive_of(built, tmp_path / "tiny.zip", fault), tmp_path / "new", capsys)
+    code, out, document = rebuilt(altered(contents, tmp_path / "tiny.zip", fault), tmp_path / "new", capsys)
     assert code == 1
     problems = {f"{of['check']}/{of['case']}": of["problem"] for of in document["verdicts"] if of["problem"]}
     assert problems["gradient_parity/token_mean.float64.first"].startswith("was pass, expected pass, rebuilt fail")
@@ -73,10 +64,10 @@ def test_a_fault_in_the_archived_source_is_named(built, tmp_path, capsys):
     assert "results/tiny/plan.json" not in states
 
 
-def test_an_experiment_for_gpus_says_that_it_needs_them(built, tmp_path):
+def test_an_experiment_for_gpus_says_that_it_needs_them(contents, tmp_path):
     torch = pytest.importorskip("torch")
     if torch.cuda.device_count() >= 2:
         pytest.skip("this machine has the GPUs that the test needs to be missing")
-    archive = archive_of(built, tmp_path / "tiny.zip", config={"device": "cuda"})
+    archive = altered(contents, tmp_path / "tiny.zip", config={"device": "cuda"})
     with pytest.raises(ArchiveError, match=r"nothing could be built: device cuda needs 2 GPUs \(one per rank\)"):
         main("rebuild", [str(archive), "--into", str(tmp_path / "new"), "--use-this-python"])

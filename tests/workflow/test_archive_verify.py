@@ -5,20 +5,22 @@ All that says so is altered with it, the digests above all: only the verdicts th
 
 import json
 import random
+import shutil
 from contextlib import chdir
+from pathlib import Path
 
 import numpy
 import pytest
 import yaml
 from safetensors.numpy import load, save
 
-from ddp_tokens.archive.layout import CONFIG, results_of
+from ddp_tokens.archive.layout import CONFIG, DOCUMENT, SUMS, results_of
 from ddp_tokens.archive.reading import open_archive
 from ddp_tokens.archive.verify import main, verify
 from ddp_tokens.files import sha256_of_bytes, to_json
 from ddp_tokens.judging import JUDGES
 from tests.unit.archive.made import finished, write
-from tests.workflow.archives import archive_of, files_of
+from tests.workflow.archives import ARCHIVE, without_controls
 
 TINY = results_of("tiny")
 SETTINGS = f"{TINY}/{CONFIG}"
@@ -26,8 +28,8 @@ DUMP = f"{TINY}/gradients/token_mean.float64.safetensors"
 
 
 @pytest.fixture(scope="module")
-def files(built):
-    return files_of(built)
+def files(contents):
+    return without_controls(contents)
 
 
 @pytest.fixture
@@ -53,19 +55,39 @@ def verdicts_in(files, check):
     return json.loads(files[f"{TINY}/checks/{check}.json"])
 
 
-def test_an_archive_of_what_was_built_is_verified(path, built, tmp_path, capsys):
-    write(path, archive_of(built))
+def test_an_archive_that_was_built_is_verified(archived, contents, tmp_path, capsys):
+    path = Path(shutil.copy(archived / ARCHIVE, tmp_path))
     with chdir(tmp_path):  # nothing around the archive is looked at
         assert main("verify", [path.name]) == 0
     lines = capsys.readouterr().out.splitlines()
-    number = {name: len(verdicts_in(files_of(built), name)["verdicts"]) for name in JUDGES}
+    number = {name: len(verdicts_in(contents, name)["verdicts"]) for name in JUDGES}
     assert sum(number.values()) > 30
     told = [f"{n} verdict{'s' * (n != 1)}, computed again, as stated" for n in number.values()]
     assert [line for line in lines if "computed again" in line] == [
         f"ok    {name}: {text}" for name, text in zip(JUDGES, told, strict=True)
     ]
     assert f"ok    summary: summary.json and summary.csv hold these {sum(number.values())} verdicts" in lines
-    assert lines[-1].startswith("verified: tiny, comparison digest ")
+    assert "ok    controls: 93 verdicts, computed again, as stated" in lines
+    assert lines[-1] == f"verified: tiny, comparison digest {json.loads(contents[DOCUMENT])['comparison_digest']}"
+
+
+def test_a_byte_of_every_file_is_found_by_name(contents, path):
+    """All at once, since one by one takes a quarter of an hour; the zip itself is whole. Of the two files that say
+    what the others are, one by one in tests/unit/archive/test_verify.py.
+    """
+    generator = random.Random(20261201)
+    altered = {}
+    for name, data in contents.items():
+        if data and name not in (DOCUMENT, SUMS):
+            at = generator.randrange(len(data))
+            altered[name] = data[:at] + bytes([data[at] ^ 1 << generator.randrange(8)]) + data[at + 1 :]
+    assert len(altered) > 1500
+    with open_archive(write(path, contents | altered)) as archive:
+        lines = verify(archive).lines
+    for name, data in altered.items():
+        stated = f"SHA-256 is {sha256_of_bytes(data)}, SHA256SUMS says {sha256_of_bytes(contents[name])}"
+        assert f"FAIL  {name}: {stated}" in lines
+    assert not [line for line in lines if line.startswith("ok    ") and "computed again" in line]
 
 
 def test_a_gradient_that_was_altered(path, files):
