@@ -16,6 +16,14 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def built_again(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Another project whose tiny experiment has been built, without the controls. Tests leave it as they found it."""
+    project = copy_project(tmp_path_factory.mktemp("again") / "project")
+    build(project, "results/tiny/gate.txt", "results/tiny/environment.json")
+    return project
+
+
+@pytest.fixture(scope="session")
 def archived(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A built project with its archive, made by Snakemake. Tests leave it as they found it."""
     project = tmp_path_factory.mktemp("archived") / "project"

@@ -22,7 +22,7 @@ from ddp_tokens.files import sha256_of_bytes
 from ddp_tokens.steps import read_settings
 from tests.unit.archive.browser import browser, program
 from tests.workflow.archives import ARCHIVE, contents_of
-from tests.workflow.projects import build, copy_project, rules_to_run, snakemake
+from tests.workflow.projects import rules_to_run, snakemake
 
 # What tells of the machine or of times, and what states digests of that.
 VARIES = ("machine/", "README.md", "CHECKLIST.md", "report.html", "SHA256SUMS")
@@ -135,10 +135,10 @@ def test_a_changed_document_is_another_archive_and_nothing_else_is_built(archive
     assert rules_to_run(archived, ARCHIVE) == set()
 
 
-def test_two_builds_have_the_same_results_and_so_the_same_digest(archived, contents, tmp_path):
+def test_two_builds_have_the_same_results_and_so_the_same_digest(archived, contents, built_again, tmp_path):
     """Of the chain: the bytes of the controls are compared in tests/distributed/test_controls_on_ranks.py."""
-    other = copy_project(tmp_path / "other")
-    build(other, "results/tiny/gate.txt", "results/tiny/environment.json")
+    other = tmp_path / "other"
+    shutil.copytree(built_again, other)
     shutil.copytree(archived / "results" / "controls", other / "results" / "controls")
     shutil.copy(archived / "results/tiny/settings/pack.json", other / "results/tiny/settings/pack.json")
     document, path = made(other, tmp_path)
@@ -232,9 +232,7 @@ def test_own_rows_go_along_or_are_named(archived, tmp_path):
 
 def test_own_rows_beside_the_project_are_refused(archived, tmp_path):
     experiment = settings(archived, "tiny").model_copy(update={"corpus": OwnRows(path="../rows.jsonl")})
-    with pytest.raises(
-        ArchiveError, match=r"field corpus.path, ../rows.jsonl, leads out of the project's"
-    ):
+    with pytest.raises(ArchiveError, match=r"field corpus.path, ../rows.jsonl, leads out of the project's"):
         made(archived, tmp_path, experiment=experiment)
 
 
