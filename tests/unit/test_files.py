@@ -6,6 +6,7 @@ import pytest
 
 from ddp_tokens.errors import EvidenceError
 from ddp_tokens.files import (
+    _each_once,
     digests,
     json_line,
     read_json,
@@ -134,6 +135,7 @@ def test_digests_are_sha256_by_path(tmp_path):
         ("[-Infinity]", "-Infinity is not a finite number"),
         ('{"a": [1e999]}', "1e999 is not a finite number"),
         ('{"a": {"b": 1, "c": 2, "b": 1}}', "the field b stands there twice"),
+        ('{"a": 1, "b": 2, "c": 3, "b": 4, "a": 5}', "the field b stands there twice"),
         ("[" * 10**5, "recursion"),
     ],
 )
@@ -165,3 +167,19 @@ def test_an_item_that_cannot_be_made_leaves_no_list(tmp_path):
     with pytest.raises(RuntimeError, match="no more"):
         write_json_list(tmp_path / "list.json", {}, "plan", items())
     assert list(tmp_path.iterdir()) == []
+
+
+def test_looking_for_a_field_that_stands_there_twice_hashes_each_once_or_twice():
+    """Not for each again all those before it: another program may have written very many."""
+
+    class Name(str):
+        hashed = 0
+
+        def __hash__(self):
+            Name.hashed += 1
+            return super().__hash__()
+
+    names = [Name(number) for number in range(1000)]
+    with pytest.raises(ValueError, match="the field 999 stands there twice"):
+        _each_once([(name, None) for name in [*names, names[-1]]])
+    assert 1001 <= Name.hashed <= 4 * 1001
