@@ -1,10 +1,10 @@
 """Which names may stand in an archive: those of files that lie below the folder it is unpacked into, each once."""
 
 import re
-import unicodedata
 from collections.abc import Iterable
 
 LONGEST_NAME, LONGEST_PART = 1024, 200  # bytes: file systems take 4096 and 255, a temporary name needs some
+DEEPEST = 50  # folders, in which each file counts
 DRIVE = re.compile(r"[A-Za-z]:")
 
 
@@ -15,8 +15,8 @@ def problem_of(name: str) -> str | None:
     parts = name.removesuffix("/").split("/")
     if not name:
         return "has no name"
-    if any(unicodedata.category(letter) in ("Cc", "Cs") for letter in name):
-        return "has a control character in its name"
+    if not name.isprintable():  # also marks of direction, which show a name as another
+        return "has a character in its name that cannot be shown"
     if name.startswith("/"):
         return "has an absolute path"
     if DRIVE.match(name):
@@ -29,6 +29,8 @@ def problem_of(name: str) -> str | None:
         return "has a name that is not in its shortest form"
     if len(name.encode()) > LONGEST_NAME or max(len(part.encode()) for part in parts) > LONGEST_PART:
         return "has a name that is too long"
+    if len(parts) > DEEPEST:
+        return f"lies more than {DEEPEST - 1} folders deep"
     return None
 
 

@@ -11,6 +11,7 @@ from typing import IO, Any
 from ddp_tokens.archive.entries import AGAIN, GIB, MAKE_AGAIN, Entry, entries_of, pieces_of
 from ddp_tokens.archive.layout import CONTROLS, DOCUMENT, FORMAT, Document
 from ddp_tokens.archive.names import problem_of
+from ddp_tokens.archive.told import shown
 from ddp_tokens.errors import ArchiveError
 from ddp_tokens.files import from_json, replacing
 
@@ -106,7 +107,7 @@ def _document(path: Path, data: bytes, entries: Mapping[str, Entry]) -> Document
     try:
         values = from_json(data.decode())
     except (ValueError, RecursionError) as error:
-        raise ArchiveError(f"{path}: {DOCUMENT} is not valid JSON ({error}): {AGAIN}") from None
+        raise ArchiveError(f"{path}: {DOCUMENT} is not valid JSON ({shown(str(error))}): {AGAIN}") from None
     if not isinstance(values, dict):
         raise ArchiveError(f"{path}: {DOCUMENT} holds no fields: {AGAIN}")
     _require_known_format(path, values)

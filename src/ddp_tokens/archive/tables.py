@@ -12,6 +12,7 @@ from typing import Any
 
 from ddp_tokens.archive.markup import latex_table, markdown_table
 from ddp_tokens.archive.recorded import PublishedRow, RecordedVerdict, Run, opened
+from ddp_tokens.archive.told import shown
 from ddp_tokens.errors import ArchiveError
 from ddp_tokens.report import number_text
 
@@ -36,14 +37,14 @@ def main(program: str, arguments: Sequence[str]) -> int:
     parser.add_argument("--table", choices=(VERDICTS, PUBLISHED), help="default: both, one after the other")
     asked = parser.parse_args(arguments)
     with opened(asked.archive) as run:
-        shown = tables_of(run)
-    names = [asked.table] if asked.table else list(shown)
-    if PUBLISHED not in shown:
+        tables = tables_of(run)
+    names = [asked.table] if asked.table else list(tables)
+    if PUBLISHED not in tables:
         sentence = f"{asked.archive}: no published values are known for an experiment of this kind"
         if asked.table == PUBLISHED:
             raise ArchiveError(f"{sentence}: ask for --table {VERDICTS}")
         print(f"{program}: {sentence}", file=sys.stderr)
-    print("\n".join(FORMATS[asked.format](shown[name]) for name in names), end="")
+    print("\n".join(FORMATS[asked.format](tables[name]) for name in names), end="")
     return 0
 
 
@@ -89,7 +90,8 @@ def as_latex(table: Table) -> str:
 def as_csv(table: Table) -> str:
     import pandas
 
-    headers, rows = table
+    headers = table[0]
+    rows = [[shown(cell) if isinstance(cell, str) else cell for cell in row] for row in table[1]]
     return str(pandas.DataFrame(rows, columns=list(headers), dtype=object).to_csv(index=False, lineterminator="\n"))
 
 

@@ -1,4 +1,4 @@
-"""Small phrases that answers and captions share."""
+"""Small phrases that more than one page or message needs, and the texts of others, made safe to show."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -15,6 +15,23 @@ def joined(parts: Iterable[str], last: str = " and ") -> str:
 
 def plural(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def more(number: int, form: str = " and {} more") -> str:
+    """Of those that are not named, behind those that are; nothing where there are none."""
+    return form.format(f"{number:,}") if number > 0 else ""
+
+
+def shown(text: str) -> str:
+    r"""As one line without effect on a terminal, and which can be printed: all else is told as \n, \x1b or \u202e.
+
+    The same again for a text that is shown already.
+    """
+    return text if text.isprintable() else "".join(map(_shown, text))
+
+
+def _shown(letter: str) -> str:
+    return letter if letter.isprintable() else letter.encode("unicode_escape").decode()
 
 
 def window_text(window: str) -> str:

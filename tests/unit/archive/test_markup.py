@@ -85,3 +85,15 @@ def test_pdflatex_takes_it(tmp_path):
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper.tex"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("table", [text_table, markdown_table, latex_table])
+def test_a_cell_cannot_act_on_a_terminal_nor_make_a_row_of_its_own(table):
+    """Nor a title; a text that is no Unicode can be printed."""
+    cell = "fail\nok\x1b[8m\u202e\ud800"
+    plain, made = table(["title"], [["cell"]]), table([cell], [[cell]])
+    assert len(made.splitlines()) == len(plain.splitlines())
+    assert made.replace("\n", "").isprintable()
+    told = {text_table: r"\x1b[8m\u202e\ud800", markdown_table: r"\\x1b\[8m\\u202e\\ud800"}
+    told[latex_table] = r"\textbackslash{}x1b[8m\textbackslash{}u202e\textbackslash{}ud800"
+    assert made.count(told[table]) == 2

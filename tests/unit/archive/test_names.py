@@ -5,7 +5,9 @@ import pytest
 from ddp_tokens.archive.names import clash_in, problem_of
 
 
-@pytest.mark.parametrize("name", ["a", "a/b.json", "a/b/", "results/tiny/.hidden", "a..b", "...", "ä/ü", "x" * 200])
+@pytest.mark.parametrize(
+    "name", ["a", "a/b.json", "a/b/", "results/tiny/.hidden", "a..b", "...", "ä/ü b", "x" * 200, "a/" * 49 + "a"]
+)
 def test_names_of_files_below_a_folder_are_taken(name):
     assert problem_of(name) is None
 
@@ -14,10 +16,14 @@ def test_names_of_files_below_a_folder_are_taken(name):
     ("name", "problem"),
     [
         ("", "has no name"),
-        ("a\0b", "has a control character in its name"),
-        ("a\nb", "has a control character in its name"),
-        ("a\x7fb", "has a control character in its name"),
-        ("a\udc80", "has a control character in its name"),
+        ("a\0b", "has a character in its name that cannot be shown"),
+        ("a\nb", "has a character in its name that cannot be shown"),
+        ("a\x7fb", "has a character in its name that cannot be shown"),
+        ("a\udc80", "has a character in its name that cannot be shown"),
+        ("gnp.\u202efdp", "has a character in its name that cannot be shown"),
+        ("a\u2028b", "has a character in its name that cannot be shown"),
+        ("a\u200b", "has a character in its name that cannot be shown"),
+        ("a\xa0b", "has a character in its name that cannot be shown"),
         ("/etc/passwd", "has an absolute path"),
         ("//host/share", "has an absolute path"),
         ("/", "has an absolute path"),
@@ -37,6 +43,8 @@ def test_names_of_files_below_a_folder_are_taken(name):
         ("x" * 201, "has a name that is too long"),
         ("ü" * 101, "has a name that is too long"),
         ("abc/" * 256 + "a", "has a name that is too long"),
+        ("a/" * 50 + "a", "lies more than 49 folders deep"),
+        ("a/" * 51, "lies more than 49 folders deep"),
     ],
 )
 def test_other_names_are_refused(name, problem):

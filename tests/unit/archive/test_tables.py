@@ -100,3 +100,16 @@ def test_the_format_is_one_of_three(archive, capsys):
         main("table", [str(archive), "--format", "html"])
     assert ended.value.code == 2
     assert "latex" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("form", ["latex", "markdown", "csv"])
+def test_what_others_wrote_makes_no_line_of_its_own(tmp_path, capsys, form):
+    """Nor does it act on a terminal, and it can be printed where it is no Unicode."""
+    plain, forged = (
+        write_archive(tmp_path / name, files_of(of_summary=summary(verdict("loss", case, diagnosis=[case]))))
+        for name, case in (("plain.zip", "mean"), ("forged.zip", "mean\nok \x1b[8m\u202e"))
+    )
+    lines = printed(capsys, forged, "--format", form).out.splitlines()
+    assert len(lines) == len(printed(capsys, plain, "--format", form).out.splitlines())
+    assert all(line.isprintable() for line in lines)
+    assert sum(line.count("u202e") for line in lines) == 2
