@@ -29,15 +29,29 @@ def problems_of_sums(sha256: Mapping[str, str], stated_sums: bytes | None) -> li
     return problems or [f"{SUMS} states these files, but not once each, sorted by path, as sha256sum writes them"]
 
 
+def omitted_sha256(document: Document) -> dict[str, str]:
+    """Path -> digest, of the files that were left out of the archive."""
+    return {path: of["sha256"] for path, of in document.omitted.items()}
+
+
+def digest_of(document: Document, sha256: Mapping[str, str]) -> str:
+    """The comparison digest that archive.json has to state. `sha256`: of every file of the archive, here and below."""
+    return comparison_digest({**sha256, **omitted_sha256(document)})
+
+
+def problems_of_digest(document: Document, sha256: Mapping[str, str]) -> list[str]:
+    """Of archive.json alone: one or none."""
+    digest = digest_of(document, sha256)
+    if document.comparison_digest == digest:
+        return []
+    return [f"{DOCUMENT}: comparison_digest is {document.comparison_digest}, of the files it is {digest}"]
+
+
 def problems_of_comparison(
     document: Document, sha256: Mapping[str, str], texts: Mapping[str, bytes | None]
 ) -> list[str]:
     """`texts`: what README.md and report.html hold, by name, None where one is not there."""
-    omitted = {path: of["sha256"] for path, of in document.omitted.items()}
-    digest = comparison_digest({**sha256, **omitted})
-    problems = []
-    if document.comparison_digest != digest:
-        problems.append(f"{DOCUMENT}: comparison_digest is {document.comparison_digest}, of the files it is {digest}")
+    digest, problems = digest_of(document, sha256), problems_of_digest(document, sha256)
     for name in (README, REPORT):
         text = texts.get(name)
         if text is None:

@@ -6,24 +6,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
-from ddp_tokens.archive.digest_check import problems_of_sums
+from ddp_tokens.archive.digest_check import omitted_sha256, problems_of_digest, problems_of_sums
 from ddp_tokens.archive.entries import AGAIN
 from ddp_tokens.archive.layout import (
     CONFIG,
     CONTROLS,
-    DOCUMENT,
     RESULTS,
     SUMS,
-    comparison_digest,
     is_compared,
     results_of,
 )
+from ddp_tokens.archive.plain import plain_yaml
 from ddp_tokens.archive.reading import LIMIT_BYTES, Archive, open_archive
+from ddp_tokens.archive.told import more, shown
 from ddp_tokens.checks.verdict import Verdict
-from ddp_tokens.errors import ArchiveError
+from ddp_tokens.errors import ArchiveError, ConfigError
 from ddp_tokens.files import from_json
 
 CONTROLS_FOLDER = f"{RESULTS}/{CONTROLS}"
@@ -115,10 +114,10 @@ class Run:
         """Every setting, nested as in config.yaml."""
         name = f"{results_of(self.experiment)}/{CONFIG}"
         try:
-            values = yaml.safe_load(self._text(name))
-        except (yaml.YAMLError, RecursionError):
-            values = None
-        if not isinstance(values, dict):
+            values = plain_yaml(self._bytes(name), name)
+        except ConfigError as error:
+            raise ArchiveError(f"{self.archive.path}: {shown(str(error))}: {AGAIN}") from None
+        if not values:
             raise self._wrong(name, "holds no settings")
         return values
 
@@ -138,20 +137,18 @@ class Run:
 
     def _json(self, name: str) -> Any:
         try:
-            return from_json(self._text(name))
+            return from_json(self._bytes(name).decode())
         except (ValueError, RecursionError) as error:
             raise self._wrong(name, f"is not valid JSON ({error})") from None
 
-    def _text(self, name: str) -> str:
+    def _bytes(self, name: str) -> bytes:
         if name not in self.archive.names:
             raise self._wrong(name, "is not in it")
-        try:
-            return self.archive.read(name).decode()
-        except UnicodeDecodeError:
-            raise self._wrong(name, "is not text") from None
+        return self.archive.read(name)
 
     def _wrong(self, name: str, problem: str) -> ArchiveError:
-        return ArchiveError(f"{self.archive.path}: {name} {problem}: {AGAIN}")
+        """`problem`: may quote what the file says."""
+        return ArchiveError(f"{self.archive.path}: {name} {shown(problem)}: {AGAIN}")
 
 
 @contextmanager
@@ -164,13 +161,9 @@ def opened(path: Path, limit: int = LIMIT_BYTES) -> Iterator[Run]:
 def _sha256(archive: Archive) -> dict[str, str]:
     found = archive.sha256()
     problems = problems_of_sums(found, archive.read(SUMS) if SUMS in found else None)
+    problems = problems or problems_of_digest(archive.document, found)
     if problems:
-        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        raise ArchiveError(f"{archive.path}: {problems[0]}{more}: {AGAIN}")
-    omitted = {name: str(left_out["sha256"]) for name, left_out in archive.document.omitted.items()}
-    every = {**omitted, **{name: digest for name, digest in found.items() if name != SUMS}}
-    if comparison_digest(every) != archive.document.comparison_digest:
-        raise ArchiveError(
-            f"{archive.path}: {DOCUMENT} states another comparison digest than its results have: {AGAIN}"
-        )
+        others = more(len(problems) - 1, " (and {} more)")
+        raise ArchiveError(f"{archive.path}: {shown(problems[0])}{others}: {AGAIN}")
+    every = {**omitted_sha256(archive.document), **{name: of for name, of in found.items() if name != SUMS}}
     return dict(sorted(every.items()))

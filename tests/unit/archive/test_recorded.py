@@ -85,15 +85,45 @@ def test_a_change_is_named(archive, changes, problem):
 
 def test_another_comparison_digest_is_refused_although_the_sums_hold(tmp_path, monkeypatch):
     monkeypatch.setattr("tests.unit.archive.made.comparison_digest", lambda sha256: "b" * 64)
-    assert "states another comparison digest" in refusal(write_archive(tmp_path / "tiny.zip", files_of()))
+    found = refusal(write_archive(tmp_path / "tiny.zip", files_of()))
+    assert f"archive.json: comparison_digest is {'b' * 64}, of the files it is " in found
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ('{"a\\u001b\\n": 1, "a\\u001b\\n": 2}', r"is not valid JSON (the field a\x1b\n stands there twice)"),
+        ('{"verdicts": [], "evaluation": {}, "published": [{"a\\u202e": 1}]}', "published.0.quantity"),
+        (
+            json.dumps({"evaluation": {}, "verdicts": [verdict("a", "b") | {"evidence": {"\x1b[8m\nok": 3}}]}),
+            r"field 'verdicts.0.evidence.\x1b[8m\nok': Input should be a valid string",
+        ),
+    ],
+)
+def test_what_a_file_says_makes_no_line_of_its_own(tmp_path, content, told):
+    files = files_of() | {"results/tiny/summary.json": content}
+    found = refusal(write_archive(tmp_path / "tiny.zip", files), lambda run: run.summary())
+    assert told in found
+    assert found.isprintable()
+
+
+def test_nor_does_what_the_sums_say(archive):
+    found = refusal(altered(archive, SHA256SUMS=b"0" * 64 + b"  \x1b[8m\n"))
+    assert r": \x1b[8m is missing, and SHA256SUMS states it (and " in found
+    assert found.isprintable()
 
 
 @pytest.mark.parametrize(
     ("name", "content", "use", "problem"),
     [
-        ("config.yaml", "- 1\n", lambda run: run.settings(), "config.yaml holds no settings"),
-        ("config.yaml", "a: [", lambda run: run.settings(), "config.yaml holds no settings"),
-        ("config.yaml", b"\xff", lambda run: run.settings(), "config.yaml is not text"),
+        ("config.yaml", "", lambda run: run.settings(), "config.yaml holds no settings"),
+        ("config.yaml", "- 1\n", lambda run: run.settings(), "config.yaml must hold fields and values, not list"),
+        ("config.yaml", "a: [", lambda run: run.settings(), "config.yaml is not valid YAML"),
+        ("config.yaml", "a: &a [1]\nb: *a\n", lambda run: run.settings(), "config.yaml refers to parts of itself"),
+        ("config.yaml", "x" * 2**17, lambda run: run.settings(), "config.yaml is too large for settings"),
+        ("config.yaml", b"\xff", lambda run: run.settings(), "config.yaml is not UTF-8 text"),
+        ("config.yaml", "a: 2026-99-99", lambda run: run.settings(), "config.yaml cannot be read as YAML"),
+        ("summary.json", b"\xff", lambda run: run.summary(), "summary.json is not valid JSON ('utf-8' codec"),
         ("summary.json", "{", lambda run: run.summary(), "summary.json is not valid JSON"),
         (
             "summary.json",
