@@ -12,12 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from ddp_tokens.archive.layout import INPUTS
 from ddp_tokens.archive.names import clash_in, problem_of
 from ddp_tokens.errors import ArchiveError
 
 MOST_ENTRIES = 100_000
 PIECE = 1 << 20
-GIB = 2**30
+MIB, GIB = 2**20, 2**30
+# An archive's own zip packs nothing; of what another program packs again, Snakemake's provenance shrinks most, to a
+# 17th, text to a 10th, tensors hardly, those with nearly only zeros more. Deflate can pack 1,032 bytes as one.
+MOST_TIMES = 200
+# Those that are parsed or shown whole, which can take 40 times as much memory (and 3 times where they are honest).
+READ_WHOLE = (".json", ".yaml", ".yml", ".csv", ".html", ".md", ".svg")
+LARGEST_READ = GIB // 4
 ENCRYPTED = 0x1 | 0x40
 UTF8 = 0x800
 METHODS = {zipfile.ZIP_STORED: "stored", zipfile.ZIP_DEFLATED: "deflated"}
@@ -27,6 +34,7 @@ SIGNATURE = b"PK\x03\x04"
 DAMAGED = (zipfile.BadZipFile, struct.error, ValueError, OSError, EOFError, RuntimeError, ArithmeticError)
 AGAIN = "get it again from where it came"
 MAKE_AGAIN = "do not unpack it, and ask whoever made it"
+PACK_LESS = "where you trust whoever made it, zip its files again uncompressed (zip -0)"
 
 
 @dataclass(frozen=True)
@@ -53,6 +61,8 @@ def entries_of(path: Path, stream: IO[bytes], limit: int) -> list[Entry]:
         problem = _problem_of(info)
         if problem:
             raise ArchiveError(f"{path}: {_shown(info)} {problem}: {MAKE_AGAIN}")
+        _require_small(path, info)
+    _require_packed_little(path, sum(info.compress_size for info in listed), sum(info.file_size for info in listed))
     clash = clash_in(info.filename for info in listed)
     if clash is not None:
         raise ArchiveError(f"{path}: {clash!r} is there twice, as two files or as a file and a folder: {MAKE_AGAIN}")
@@ -112,6 +122,24 @@ def _require_few(path: Path, listed: Sequence[zipfile.ZipInfo], limit: int) -> N
         raise ArchiveError(
             f"{path} would unpack to {size:,} bytes ({size / GIB:.2f} GiB), more than {limit / GIB:g} GiB: if you "
             f"expect it to be that large, allow it with --limit-gib {-(-size // GIB)}"
+        )
+
+
+def _require_small(path: Path, info: zipfile.ZipInfo) -> None:
+    """By what the list says: no entry is read beyond it."""
+    where = f"{path}: {_shown(info)}"
+    _require_packed_little(where, info.compress_size, info.file_size)
+    is_read = info.filename.lower().endswith(READ_WHOLE) and not info.filename.startswith(f"{INPUTS}/")
+    if is_read and info.file_size > LARGEST_READ:
+        large = f"has {info.file_size:,} bytes, more than the {LARGEST_READ // MIB} MiB of a file that is read at once"
+        raise ArchiveError(f"{where} {large}: {MAKE_AGAIN}")
+
+
+def _require_packed_little(where: Path | str, packed: int, size: int) -> None:
+    """Of one entry, or of all together: many small ones are as much as a large one."""
+    if size > MIB and size > MOST_TIMES * packed:
+        raise ArchiveError(
+            f"{where} would unpack {packed:,} bytes to {size:,}, more than {MOST_TIMES} times as many: {PACK_LESS}"
         )
 
 

@@ -8,7 +8,7 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import IO, Any
 
-from ddp_tokens.archive.entries import AGAIN, GIB, MAKE_AGAIN, Entry, entries_of, pieces_of
+from ddp_tokens.archive.entries import AGAIN, GIB, LARGEST_READ, MAKE_AGAIN, Entry, entries_of, pieces_of
 from ddp_tokens.archive.layout import CONTROLS, DOCUMENT, FORMAT, Document
 from ddp_tokens.archive.names import problem_of
 from ddp_tokens.archive.told import shown
@@ -16,7 +16,6 @@ from ddp_tokens.errors import ArchiveError
 from ddp_tokens.files import from_json, replacing
 
 LIMIT_BYTES = 16 * GIB
-LIMIT_OF_READ = GIB // 4  # all that is read at once is text or a figure
 EXPERIMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -98,7 +97,7 @@ def open_archive(path: Path, limit: int = LIMIT_BYTES) -> Iterator[Archive]:
 def _read(path: Path, stream: IO[bytes], entries: Mapping[str, Entry], name: str) -> bytes:
     if name not in entries:
         raise ArchiveError(f"{path} holds no {name}: {AGAIN}")
-    if entries[name].size > LIMIT_OF_READ:
+    if entries[name].size > LARGEST_READ:
         raise ArchiveError(f"{path}: {name} has {entries[name].size:,} bytes, too many for such a file: {MAKE_AGAIN}")
     return b"".join(pieces_of(path, stream, entries[name]))
 

@@ -97,8 +97,9 @@ def test_what_was_unpacked_and_zipped_again_is_read_too(path):
 
 @pytest.mark.parametrize("size", [0, 1, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE, 3 * PIECE + 257])
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-def test_entries_of_several_pieces(path, size, method):
+def test_entries_of_several_pieces(path, size, method, monkeypatch):
     """Zeros, of which zlib holds back some when a piece is full, and bytes that do not shrink."""
+    monkeypatch.setattr(entries, "MOST_TIMES", 2000)
     files = finished({"zeros": bytes(size), "mixed": random.Random(1).randbytes(size)})
     write(path, files, method)
     with open_archive(path) as archive:
@@ -260,8 +261,8 @@ def test_an_entry_that_reaches_into_the_list(path):
 
 
 def test_more_than_the_limit(path):
-    """A thousandth of what it unpacks to: 2 MiB, and some for the rest."""
-    files = finished({"zeros": bytes(2 * 2**20)})
+    """A twentieth of what it unpacks to: 2 MiB, and some for the rest."""
+    files = finished({"mixed": random.Random(1).randbytes(2**16) + bytes(2 * 2**20)})
     write(path, files, zipfile.ZIP_DEFLATED)
     size = sum(map(len, files.values()))
     limit = 2**20
@@ -270,7 +271,73 @@ def test_more_than_the_limit(path):
         "large, allow it with --limit-gib 1"
     )
     with open_archive(path, limit=size) as archive:
+        assert archive.read("mixed") == files["mixed"]
+
+
+PACK_LESS = "where you trust whoever made it, zip its files again uncompressed (zip -0)"
+
+
+def test_an_entry_of_next_to_nothing_that_unpacks_to_much(path):
+    """The CRC and the size are right: it is refused for how much it grows. Stored, it is read."""
+    files = finished({"zeros.safetensors": bytes(2**20 + 1)})
+    write(path, files, zipfile.ZIP_DEFLATED)
+    with zipfile.ZipFile(path) as archive:
+        packed = archive.getinfo("zeros.safetensors").compress_size
+    assert packed < 2000
+    grows = f"would unpack {packed:,} bytes to 1,048,577, more than 200 times as many"
+    assert refused(path) == f"{path}: 'zeros.safetensors' {grows}: {PACK_LESS}"
+    with open_archive(write(path, files)) as archive:
+        assert archive.read("zeros.safetensors") == files["zeros.safetensors"]
+
+
+def test_the_growth_that_is_taken_begins_above_a_mebibyte(path):
+    head = random.Random(1).randbytes(2**14)
+    files = finished({"zeros": bytes(2**20), "mixed": head})
+    write(path, files, zipfile.ZIP_DEFLATED)
+    with open_archive(path) as archive:
         assert archive.read("zeros") == files["zeros"]
+    write(path, finished({"mixed": head + bytes(2**21)}), zipfile.ZIP_DEFLATED)  # grows 112 times
+    with open_archive(path) as archive:
+        assert archive.read("mixed").startswith(head)
+
+
+def test_many_entries_of_next_to_nothing(path):
+    """None of them alone is above a mebibyte."""
+    files = {f"zeros-{number}": bytes(2**20) for number in range(12)}
+    write(path, finished(files), zipfile.ZIP_DEFLATED)
+    found = refused(path)
+    assert found.startswith(f"{path} would unpack ")
+    assert found.endswith(f", more than 200 times as many: {PACK_LESS}")
+
+
+@pytest.mark.parametrize(
+    "name", ["results/tiny/plan2.json", "machine/a.JSON", "b.yaml", "c.csv", "d.html", "e.md", "f.svg"]
+)
+def test_a_file_that_is_read_at_once_has_a_limit(path, name):
+    """Stated, and so far from true that reading it would end too: it is refused before."""
+    write(path, {**finished(FILES), name: bytes(2**16)})
+    data = bytearray(path.read_bytes())
+    at = data.rindex(name.encode()) - 46
+    for size, refusal in ((2**28, "what stands before"), (2**28 + 1, "has 268,435,457 bytes, more than the 256 MiB")):
+        struct.pack_into("<H", data, at + 10, 8)
+        struct.pack_into("<II", data, at + 20, 2**24, size)
+        path.write_bytes(data)
+        assert refusal in refused(path)
+    assert refused(path) == (
+        f"{path}: {name!r} has 268,435,457 bytes, more than the 256 MiB of a file that is read at once: {ASK}"
+    )
+
+
+@pytest.mark.parametrize("name", ["results/tiny/rows.jsonl", "results/tiny/a.safetensors", "inputs/own.json"])
+def test_lines_tensors_and_own_inputs_have_none(path, name):
+    """It goes on to look for the bytes, which are not there."""
+    write(path, {**finished(FILES), name: bytes(2**16)})
+    data = bytearray(path.read_bytes())
+    at = data.rindex(name.encode()) - 46
+    struct.pack_into("<H", data, at + 10, 8)
+    struct.pack_into("<II", data, at + 20, 2**24, 2**28 + 1)
+    path.write_bytes(data)
+    assert refused(path) == f"{path}: what stands before {name!r} is not what the list of entries says: {AGAIN}"
 
 
 def test_more_entries_than_any_archive_has(path, monkeypatch):
@@ -293,8 +360,9 @@ def test_more_entries_than_any_archive_has(path, monkeypatch):
         ({"size": 30 * PIECE}, "it holds 3,145,728 of the 31,457,280 bytes that it states"),
     ],
 )
-def test_an_entry_that_does_not_hold_what_it_states(path, fields, problem):
+def test_an_entry_that_does_not_hold_what_it_states(path, fields, problem, monkeypatch):
     """Also where the CRC is right for as many bytes as it states: zipfile itself reads these and no more."""
+    monkeypatch.setattr(entries, "MOST_TIMES", 20_000)
     write(path, finished({"zeros": bytes(3 * PIECE)}), zipfile.ZIP_DEFLATED)
     patched(path, "zeros", **fields)
     assert damaged(path, "zeros") == f"{path}: zeros is damaged ({problem}): {AGAIN}"
