@@ -2,11 +2,12 @@
 
 import json
 import warnings
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from ddp_tokens.archive.layout import CRATE
+from ddp_tokens.archive.crate import TOGETHER
+from ddp_tokens.archive.layout import CRATE, INPUTS
 from ddp_tokens.files import from_json
 
 CONFORMS_TO = ("https://w3id.org/ro/crate/1.1", "https://w3id.org/workflowhub/workflow-ro-crate/1.0")
@@ -14,6 +15,8 @@ CONTEXT = "https://w3id.org/ro/crate/1.1/context"
 NEEDED = ("name", "description", "datePublished", "license")
 WORKFLOW = "ComputationalWorkflow"
 ROOT = "./"
+# Below these, a folder that is described stands for the files in it; anywhere else, each is described by itself.
+BY_THEIR_FOLDER = (*TOGETHER, f"{INPUTS}/")
 
 
 def problems_of_crate(data: bytes | None, names: Collection[str]) -> list[str]:
@@ -77,14 +80,21 @@ def _stated(metadata: Mapping[str, Any], entity: str) -> Mapping[str, Any]:
 
 def _of_files(crate: Any, names: Collection[str]) -> list[str]:
     files, folders = _local(crate)
-    inside = tuple(folder for folder in folders if any(name.startswith(folder) for name in names))
+    present = {folder for name in names for folder in _folders_of(name)}
     problems = [f"{name} is described and not there" for name in sorted(files - set(names))]
-    problems += [f"folder {folder} is described and not there" for folder in sorted(folders - set(inside))]
-    described = files | {CRATE}
-    problems += [
-        f"{name} is not described" for name in sorted(names) if name not in described and not name.startswith(inside)
-    ]
+    problems += [f"folder {folder} is described and not there" for folder in sorted(folders - present)]
+    for name in sorted({*names} - files - {CRATE}):
+        if not (name.startswith(BY_THEIR_FOLDER) and any(folder in folders for folder in _folders_of(name))):
+            problems.append(f"{name} is not described")
     return problems
+
+
+def _folders_of(name: str) -> Iterator[str]:
+    """All that the file lies in, each with "/" at its end."""
+    end = name.find("/")
+    while end >= 0:
+        yield name[: end + 1]
+        end = name.find("/", end + 1)
 
 
 def _local(crate: Any) -> tuple[set[str], set[str]]:

@@ -37,6 +37,39 @@ def test_a_folder_describes_what_is_in_it():
     assert problems(metadata) == [f"{CRATE}: inputs/two words.txt is described and not there"]
 
 
+def with_folders(metadata, *folders):
+    added = [{"@id": folder, "@type": "Dataset"} for folder in folders]
+    metadata["@graph"] += added
+    entity(metadata, "./")["hasPart"] += [{"@id": of["@id"]} for of in added]
+    return metadata
+
+
+FOLDERS = ("results/", "results/tiny/", "machine/", "source/", "results/controls/")
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if name != WORKFLOW])
+def test_beside_its_folder_each_file_is_described_by_itself(name):
+    """Nor does one that is described as a folder stand for a file."""
+    more = ["results/controls/controls.json", "results/controls/cases/a/b.json", "source/a/b.py"]
+    names = [*NAMES, *more]
+    described = [of for of in [*FILES, more[0]] if of != name]
+    assert problems(with_folders(crate([*described, name]), *FOLDERS), names) == []
+    assert problems(with_folders(crate(described), *FOLDERS), names) == [f"{CRATE}: {name} is not described"]
+    found = problems(with_folders(crate(described), *FOLDERS, name), names)
+    assert f"{CRATE}: {name} is not described" in found
+    assert f"{CRATE}: folder {name}/ is described and not there" in found
+
+
+@pytest.mark.parametrize(
+    "name", ["results/controls/controls.json", "results/controls/further/a", "results/tiny/cases/a"]
+)
+def test_only_what_is_known_to_be_many_files_is_described_by_its_folder(name):
+    metadata = with_folders(crate(FILES), "results/", "results/controls/", "results/tiny/")
+    many = [f"results/controls/{folder}/a/b" for folder in ("cases", "ranks", "trained")]
+    assert problems(metadata, [*NAMES, *many, name]) == [f"{CRATE}: {name} is not described"]
+    assert problems(crate(FILES), [*NAMES, *many]) == [f"{CRATE}: {of} is not described" for of in many]
+
+
 @pytest.mark.parametrize(
     ("data", "problem"),
     [
