@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ddp_tokens.archive.arguments import add_archives
 from ddp_tokens.archive.comparison import Side, compare
 from ddp_tokens.archive.comparison_texts import PAIR, as_markdown, as_text
 from ddp_tokens.archive.folders import require_new
@@ -32,14 +33,13 @@ def main(program: str, arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog=program, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
-    parser.add_argument("before", type=Path, metavar="BEFORE.zip")
-    parser.add_argument("after", type=Path, metavar="AFTER.zip")
+    add_archives(parser, ("before", "after"))
     parser.add_argument("--format", choices=list(FORMATS), default="text", help="what is printed (default: text)")
     parser.add_argument("--into", type=Path, metavar="DIR", help="a folder to make, or an empty one")
     asked = parser.parse_args(arguments)
     if asked.into is not None:
         require_new(asked.into)
-    with opened(asked.before) as before, opened(asked.after) as after:
+    with opened(asked.before, asked.limit) as before, opened(asked.after, asked.limit) as after:
         document = compare(side_of(before), side_of(after))
         if asked.into is not None:
             write_comparison(asked.into, document, before, after)

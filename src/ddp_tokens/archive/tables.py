@@ -7,9 +7,9 @@ have all.
 import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
+from ddp_tokens.archive.arguments import add_archives
 from ddp_tokens.archive.markup import latex_table, markdown_table
 from ddp_tokens.archive.recorded import PublishedRow, RecordedVerdict, Run, opened
 from ddp_tokens.archive.told import shown
@@ -32,11 +32,11 @@ def main(program: str, arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog=program, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
-    parser.add_argument("archive", type=Path, metavar="ARCHIVE.zip")
+    add_archives(parser)
     parser.add_argument("--format", choices=list(FORMATS), default="markdown", help="default: markdown")
     parser.add_argument("--table", choices=(VERDICTS, PUBLISHED), help="default: both, one after the other")
     asked = parser.parse_args(arguments)
-    with opened(asked.archive) as run:
+    with opened(asked.archive, asked.limit) as run:
         tables = tables_of(run)
     names = [asked.table] if asked.table else list(tables)
     if PUBLISHED not in tables:
