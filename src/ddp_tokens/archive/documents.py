@@ -5,8 +5,8 @@ import io
 import json
 from collections.abc import Mapping
 from functools import cache
-from pathlib import PurePosixPath
-from typing import Any
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -130,10 +130,14 @@ def number_of_values(contents: Contents, name: str) -> int | None:
     """Of all tensors of a safetensors file, by its header; None where the file was left out."""
     if name not in contents:
         return None
-    data = content_of(contents, name)
-    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    with _opened(contents[name]) as stream:
+        header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
     shapes = [of["shape"] for tensor, of in header.items() if tensor != "__metadata__"]
     return sum(_product(shape) for shape in shapes)
+
+
+def _opened(source: bytes | Path) -> IO[bytes]:
+    return io.BytesIO(source) if isinstance(source, bytes) else open(source, "rb")
 
 
 def _product(shape: list[int]) -> int:
