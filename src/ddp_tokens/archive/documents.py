@@ -11,7 +11,7 @@ from typing import IO, Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ddp_tokens.archive.contents import Contents, content_of, json_of
-from ddp_tokens.archive.crate import describe
+from ddp_tokens.archive.crate import describe, licences_of
 from ddp_tokens.archive.layout import (
     CONTROLS,
     ENVIRONMENT,
@@ -98,7 +98,7 @@ def _of_run(
     values = experiment.model_dump(mode="json")
     settings = {name: _inline(values[name]) for name in ("model", "optimizer")}
     return settings | {
-        "licence": citation["license"],
+        "licence": " or ".join(licences_of(citation)),
         "data": _data(document, experiment),
         "omitted_note": f", but for {len(document.omitted)} that README.md lists" if document.omitted else "",
         "provenance": len(json_of(contents, PROVENANCE)),

@@ -41,12 +41,14 @@ class Findings:
     partly: list[str] = field(default_factory=list)
     sums: str | None = None
 
-    def add(self, holds: str, problems: Iterable[str], name: str = "") -> None:
+    def add(self, holds: str, problems: Iterable[str], name: str = "", only_in_part: bool = False) -> None:
         """`holds`: what is said where there is no problem."""
         found = list(problems)
         self.problems += len(found)
         before = f"{name}: " if name else ""
-        self.lines += [f"FAIL  {before}{problem}" for problem in found] or [f"ok    {before}{holds}"]
+        self.lines += [f"FAIL  {before}{problem}" for problem in found] or [
+            f"{'part' if only_in_part else 'ok  '}  {before}{holds}"
+        ]
 
     def note(self, text: str) -> None:
         self.lines.append(f"      {text}")
@@ -118,7 +120,7 @@ def _add_what_follows(findings: Findings, archive: Archive, sha256: Mapping[str,
 
 def _add_verdicts(findings: Findings, document: Document, judgements: Sequence[Judgement]) -> None:
     for judgement in judgements:
-        findings.add(judgement.told, judgement.problems, judgement.name)
+        findings.add(judgement.told, judgement.problems, judgement.name, judgement.only_reread)
         findings.partly += [f"{judgement.name} (only reread)"] * judgement.only_reread
     if not any(judgement.name == CONTROLS for judgement in judgements):
         findings.partly.append(f"{CONTROLS} (not in the archive)")
