@@ -78,8 +78,9 @@ def test_all_holds(path, judged, capsys):
 def test_what_could_only_be_reread_is_named_with_an_exit_code_of_its_own(path, judged, capsys):
     judged[1].only_reread = True
     assert main("verify", [str(write(path, WHOLE))]) == 3
-    last = f"verified, but for gradient_parity (only reread): tiny, comparison digest {DIGEST}"
-    assert capsys.readouterr().out.splitlines()[-2] == last
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[5] == "part  gradient_parity: as stated"
+    assert lines[-2] == f"verified, but for gradient_parity (only reread): tiny, comparison digest {DIGEST}"
     judged.pop()
     assert main("verify", [str(path)]) == 3
     assert "but for gradient_parity (only reread), controls (not in the archive): " in capsys.readouterr().out
