@@ -98,6 +98,7 @@ def _of_run(
     values = experiment.model_dump(mode="json")
     settings = {name: _inline(values[name]) for name in ("model", "optimizer")}
     return settings | {
+        "compared": _compared(contents, folder),
         "licence": " or ".join(licences_of(citation)),
         "data": _data(document, experiment),
         "omitted_note": f", but for {len(document.omitted)} that README.md lists" if document.omitted else "",
@@ -119,6 +120,15 @@ def _of_run(
         if any(name.startswith(f"{SCALING}/") for name in contents)
         else "not measured, and nothing is claimed",
     }
+
+
+def _compared(contents: Contents, folder: str) -> str:
+    """Whether the archive holds what its verdicts speak of."""
+    verdicts = json_of(contents, f"{folder}/summary.json")["verdicts"]
+    files = {path for verdict in verdicts for path in verdict["evidence"]}
+    missing = sum(path not in contents for path in files)
+    of_them = f"all but {missing} of them are" if missing else "all of them are"
+    return f"the verdicts compared {len(files)} files; {of_them} included"
 
 
 def wall_times(contents: Contents) -> list[dict[str, str]]:
