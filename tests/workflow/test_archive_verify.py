@@ -14,7 +14,8 @@ import pytest
 import yaml
 from safetensors.numpy import load, save
 
-from ddp_tokens.archive.layout import CONFIG, DOCUMENT, SUMS, results_of
+from ddp_tokens.archive import verify as module
+from ddp_tokens.archive.layout import CONFIG, DOCUMENT, SUMS, results_of, sums
 from ddp_tokens.archive.reading import open_archive
 from ddp_tokens.archive.verify import main, verify
 from ddp_tokens.files import sha256_of_bytes, to_json
@@ -24,6 +25,7 @@ from tests.workflow.archives import ARCHIVE, without_controls
 
 TINY = results_of("tiny")
 SETTINGS = f"{TINY}/{CONFIG}"
+PAGES = "README.md, CHECKLIST.md, report.html"
 DUMP = f"{TINY}/gradients/token_mean.float64.safetensors"
 
 
@@ -68,7 +70,47 @@ def test_an_archive_that_was_built_is_verified(archived, contents, tmp_path, cap
     ]
     assert f"ok    summary: summary.json and summary.csv hold these {sum(number.values())} verdicts" in lines
     assert "ok    controls: 93 verdicts, computed again, as stated" in lines
-    assert lines[-1] == f"verified: tiny, comparison digest {json.loads(contents[DOCUMENT])['comparison_digest']}"
+    assert f"ok    {PAGES} are what follows from the other files" in lines
+    assert lines[-2] == f"verified: tiny, comparison digest {json.loads(contents[DOCUMENT])['comparison_digest']}"
+    assert lines[-1].endswith(f" {sha256_of_bytes(contents[SUMS])}")
+
+
+def about_pages(path, files, monkeypatch):
+    """What is said of the pages, where SHA256SUMS is right, whatever the files hold."""
+    monkeypatch.setattr(module, "rejudge", lambda *_: [])
+    digests = {name: sha256_of_bytes(data) for name, data in files.items() if name != SUMS}
+    with open_archive(write(path, files | {SUMS: sums(digests).encode()})) as archive:
+        lines = verify(archive).lines
+    assert lines[0].startswith("ok    ")
+    return [line for line in lines if "follows from" in line or "made again" in line]
+
+
+@pytest.mark.parametrize("page", ["README.md", "CHECKLIST.md", "report.html"])
+def test_a_page_that_says_something_else(contents, path, monkeypatch, page):
+    """No verdict rests on it, and the comparison digest does not cover it."""
+    assert b"2 ranks" in contents[page]
+    altered = contents | {page: contents[page].replace(b"2 ranks", b"8 ranks", 1)}
+    assert about_pages(path, altered, monkeypatch) == [f"FAIL  {page} is not what follows from the other files"]
+
+
+def test_a_fact_that_the_pages_tell_otherwise(contents, path, monkeypatch):
+    machine = json.loads(contents["machine/environment.json"])
+    machine["machine"]["cpu"] = "A faster one"
+    altered = contents | {"machine/environment.json": as_bytes(machine)}
+    found = about_pages(path, altered, monkeypatch)
+    assert found == [f"FAIL  {page} is not what follows from the other files" for page in PAGES.split(", ")]
+    altered = contents | {"machine/environment.json": b"[]"}
+    assert about_pages(path, altered, monkeypatch)[0].startswith("FAIL  pages cannot be made again: TypeError")
+
+
+def test_pages_of_another_source_are_not_made_again(contents, path, monkeypatch):
+    changed = "source/src/ddp_tokens/templates/archive.html"
+    [told] = about_pages(path, contents | {changed: contents[changed] + b"\n"}, monkeypatch)
+    assert told.startswith(f"      {PAGES} are not made again, since the archived source is not the one that verifies")
+    lock = "source/envs/requirements.lock"
+    other = contents[lock].replace(b"\njinja2==", b"\njinja2==0.")
+    [told] = about_pages(path, contents | {lock: other}, monkeypatch)
+    assert "since jinja2 is installed in another version than the archived lock names" in told
 
 
 def test_a_byte_of_every_file_is_found_by_name(contents, path):
@@ -200,11 +242,10 @@ def test_a_check_whose_files_were_left_out_is_only_reread(path, files):
     lines = lines_of(path, left, omitted=omitted)
     assert not any(line.startswith("FAIL") for line in lines)
     assert [line for line in lines if "only reread" in line] == [
-        f"ok    {name}: {len(verdicts_in(files, name)['verdicts'])} verdicts, only reread: {model} was left out as too "
+        f"part  {name}: {len(verdicts_in(files, name)['verdicts'])} verdicts, only reread: {model} was left out as too "
         "large"
         for name in ("resume", "checkpoints")
     ]
-    assert "      not computed again, since files were left out: resume, checkpoints" in lines
 
 
 def test_a_check_that_is_only_reread_was_reached_on_these_files(path, files):

@@ -22,7 +22,9 @@ def source_file() -> str:
 
 
 def measured(name: str) -> list[str]:
-    """The scaling of the experiment, where it was measured: it takes minutes, so nobody measures it unasked."""
+    """The scaling of the experiment, where it was measured before. It takes minutes, so it is not measured for the
+    archive; but what is out of date is measured again, as everything that Snakemake has made.
+    """
     scaling = Layout(Path(RESULTS) / name).scaling
     return [str(scaling / document) for document in MEASURED if (scaling / document).is_file()]
 

@@ -25,7 +25,7 @@ from ddp_tokens.archive.layout import (
 
 VERSION = "1.1"
 WORKFLOW = f"{SOURCE}/Snakefile"
-PERSON_OR_TEAM = ("given-names", "family-names", "name")
+PERSON_OR_TEAM = ("given-names", "name-particle", "family-names", "name")
 # Not those of the system that it is written on.
 TYPES = {
     ".csv": "text/csv",
@@ -73,8 +73,10 @@ def crate_metadata(names: Iterable[str], document: Document, citation: Mapping[s
     crate.description = describe(document)
     crate.root_dataset["datePublished"] = document.source["date"] or str(citation["date-released"])
     crate.root_dataset["version"] = document.comparison_digest
-    licence = f"https://spdx.org/licenses/{citation['license']}"
-    crate.license = crate.add(ContextEntity(crate, licence, {"@type": "CreativeWork", "name": citation["license"]}))
+    crate.license = [
+        crate.add(ContextEntity(crate, f"https://spdx.org/licenses/{name}", {"@type": "CreativeWork", "name": name}))
+        for name in licences_of(citation)
+    ]
     crate.root_dataset["author"] = [crate.add(ContextEntity(crate, *_author(of))) for of in citation["authors"]]
     workflow = crate.add_workflow(dest_path=WORKFLOW, main=True, lang="snakemake", properties={"name": "Snakefile"})
     workflow["version"] = document.source["commit"] or document.version
@@ -85,6 +87,12 @@ def crate_metadata(names: Iterable[str], document: Document, citation: Mapping[s
     for name in files:
         crate.add_file(dest_path=name, properties=_file(name))
     return json.dumps(crate.metadata.generate(), indent=2, sort_keys=True) + "\n"
+
+
+def licences_of(citation: Mapping[str, Any]) -> list[str]:
+    """SPDX identifiers: CITATION.cff names one, or a list of which one may choose."""
+    stated = citation["license"]
+    return stated if isinstance(stated, list) else [stated]
 
 
 def describe(document: Document) -> str:
@@ -113,5 +121,5 @@ def _file(name: str) -> dict[str, str]:
 def _author(author: Mapping[str, str]) -> tuple[str, dict[str, str]]:
     """Identifier and properties, from an entry of CITATION.cff: a person has a family name, a team only a name."""
     kind = "Person" if "family-names" in author else "Organization"
-    name = " ".join(author[part] for part in PERSON_OR_TEAM if part in author)
+    name = " ".join(author[part] for part in PERSON_OR_TEAM if part in author) or author.get("alias", "unnamed")
     return author.get("orcid") or f"#{name.replace(' ', '-').lower()}", {"@type": kind, "name": name}

@@ -5,13 +5,13 @@ import io
 import json
 from collections.abc import Mapping
 from functools import cache
-from pathlib import PurePosixPath
-from typing import Any
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ddp_tokens.archive.contents import Contents, content_of, json_of
-from ddp_tokens.archive.crate import describe
+from ddp_tokens.archive.crate import describe, licences_of
 from ddp_tokens.archive.layout import (
     CONTROLS,
     ENVIRONMENT,
@@ -98,7 +98,8 @@ def _of_run(
     values = experiment.model_dump(mode="json")
     settings = {name: _inline(values[name]) for name in ("model", "optimizer")}
     return settings | {
-        "licence": citation["license"],
+        "compared": _compared(contents, folder),
+        "licence": " or ".join(licences_of(citation)),
         "data": _data(document, experiment),
         "omitted_note": f", but for {len(document.omitted)} that README.md lists" if document.omitted else "",
         "provenance": len(json_of(contents, PROVENANCE)),
@@ -121,6 +122,15 @@ def _of_run(
     }
 
 
+def _compared(contents: Contents, folder: str) -> str:
+    """Whether the archive holds what its verdicts speak of."""
+    verdicts = json_of(contents, f"{folder}/summary.json")["verdicts"]
+    files = {path for verdict in verdicts for path in verdict["evidence"]}
+    missing = sum(path not in contents for path in files)
+    of_them = f"all but {missing} of them are" if missing else "all of them are"
+    return f"the verdicts compared {len(files)} files; {of_them} included"
+
+
 def wall_times(contents: Contents) -> list[dict[str, str]]:
     """Rows of wall_times.csv, see collect.wall_times."""
     return list(csv.DictReader(io.StringIO(content_of(contents, WALL_TIMES).decode())))
@@ -130,10 +140,14 @@ def number_of_values(contents: Contents, name: str) -> int | None:
     """Of all tensors of a safetensors file, by its header; None where the file was left out."""
     if name not in contents:
         return None
-    data = content_of(contents, name)
-    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    with _opened(contents[name]) as stream:
+        header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
     shapes = [of["shape"] for tensor, of in header.items() if tensor != "__metadata__"]
     return sum(_product(shape) for shape in shapes)
+
+
+def _opened(source: bytes | Path) -> IO[bytes]:
+    return io.BytesIO(source) if isinstance(source, bytes) else open(source, "rb")
 
 
 def _product(shape: list[int]) -> int:

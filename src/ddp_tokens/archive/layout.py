@@ -47,6 +47,10 @@ class Document:
     omitted: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     format: int = FORMAT
 
+    @property
+    def omitted_sha256(self) -> dict[str, str]:
+        return {path: str(of["sha256"]) for path, of in self.omitted.items()}
+
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
 

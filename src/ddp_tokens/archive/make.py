@@ -14,15 +14,11 @@ import yaml
 from ddp_tokens.archive.collect import MIB, Files, machine_files, own_inputs, result_files
 from ddp_tokens.archive.contents import Contents, json_of
 from ddp_tokens.archive.crate import crate_metadata
-from ddp_tokens.archive.documents import checklist, readme
 from ddp_tokens.archive.layout import (
-    CHECKLIST,
     CRATE,
     DIFFERENCE,
     DOCUMENT,
     PROVENANCE,
-    README,
-    REPORT,
     SOURCE,
     SUMS,
     Document,
@@ -30,8 +26,8 @@ from ddp_tokens.archive.layout import (
     results_of,
     sums,
 )
+from ddp_tokens.archive.pages import pages
 from ddp_tokens.archive.provenance import RECORDS
-from ddp_tokens.archive.report_page import report_page
 from ddp_tokens.archive.source import SourceState, source_state
 from ddp_tokens.archive.writing import write_zip
 from ddp_tokens.config import Experiment
@@ -78,13 +74,8 @@ def make_archive(
 
 
 def _with_pages(contents: Files, document: Document, experiment: Experiment, citation: Mapping[str, Any]) -> Contents:
-    pages: Files = {
-        DOCUMENT: to_json(document.as_json()).encode(),
-        README: readme(contents, document, experiment).encode(),
-        CHECKLIST: checklist(contents, document, experiment, citation).encode(),
-    }
-    pages[REPORT] = report_page(contents, document, experiment).encode()
-    whole = contents | pages
+    whole: Files = {**contents, DOCUMENT: to_json(document.as_json()).encode()}
+    whole |= pages(contents, document, experiment, citation)
     whole[CRATE] = crate_metadata([*whole, SUMS], document, citation).encode()
     whole[SUMS] = sums({name: _sha256(whole, name) for name in whole}).encode()
     return whole

@@ -60,7 +60,7 @@ def rejudge(folder: Path, experiment: str, sha256: Mapping[str, str], omitted: I
         at = Layout(Path(results_of(experiment)))
         settings = Judgement(str(at.root / CONFIG))
         configs: list[Experiment] = []
-        _tell_errors(settings, lambda: configs.append(_settings(at.root, experiment)))
+        _tell_errors(settings, lambda: configs.append(settings_of(at.root, experiment)))
         if not configs:
             return [settings]
         judged = [_of_check(name, configs[0], at, archive) for name in JUDGES]
@@ -80,10 +80,10 @@ def _tell_errors(judgement: Judgement, compute: Callable[[], None]) -> None:
         judgement.problems.append(f"cannot be computed again: {type(error).__name__} ({_short(str(error))})")
 
 
-def _settings(root: Path, name: str) -> Experiment:
+def settings_of(root: Path, name: str) -> Experiment:
     """Raises ConfigError, also where reading the file would lead out of the archive or fill the memory."""
     path = root / CONFIG
-    values = _plain_yaml(path)
+    values = plain_yaml(path)
     if "base" in values:
         raise ConfigError(f"{path} leads to another file: field 'base' is not for archives")
     if values.get("name", name) != name:
@@ -94,7 +94,7 @@ def _settings(root: Path, name: str) -> Experiment:
     return experiment
 
 
-def _plain_yaml(path: Path) -> dict[str, Any]:
+def plain_yaml(path: Path) -> dict[str, Any]:
     """An alias stands for what is elsewhere in the file: with a few of them, a text of any length."""
     if path.is_file() and path.stat().st_size > LARGEST_CONFIG:
         raise ConfigError(f"{path} is too large for settings")
@@ -132,7 +132,7 @@ def _of_controls(at: Layout, archive: _Archive) -> Judgement:
         if missing:
             _reread(judgement, archive, missing)
             return
-        found = controls_table.judge_all(_settings(at.root, CONTROLS), at)
+        found = controls_table.judge_all(settings_of(at.root, CONTROLS), at)
         judgement.verdicts = [one.verdict for one in found]
         _compare(judgement, document, controls_table.document(found))
 

@@ -18,6 +18,12 @@ FILES = (
     *(".dockerignore", ".pre-commit-config.yaml", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "results/README.md"),
 )
 ENTRY = "Snakefile"
+# Whatever the user's own settings of git are.
+AS_GIT_APPLY_READS_IT = (
+    *("--binary", "--full-index", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames", "--unified=3"),
+    *("--src-prefix=a/", "--dst-prefix=b/", "--diff-algorithm=myers", "--no-indent-heuristic", "-O/dev/null"),
+    *("--ignore-submodules=none", "--submodule=short", "--ws-error-highlight=none", "--inter-hunk-context=0"),
+)
 NOT_SOURCE = ("__pycache__", ".egg-info")
 
 
@@ -51,7 +57,7 @@ def source_state(root: Path) -> SourceState:
         tuple(sorted(untracked)),
         commit.decode().strip(),
         (_git(root, "show", "--no-patch", "--format=%cI", "HEAD") or b"").decode().strip() or None,
-        _git(root, "diff", "HEAD", "--binary", "--relative", "--no-color", "--no-ext-diff", "--no-textconv") or b"",
+        _git(root, "diff", "HEAD", "--relative", *AS_GIT_APPLY_READS_IT) or b"",
     )
 
 

@@ -59,6 +59,19 @@ def test_a_change_makes_it_dirty_and_the_difference_leads_from_the_commit_to_it(
     assert (other / "src/bytes.bin").read_bytes() == bytes(range(256))
 
 
+def test_the_difference_is_the_same_whatever_git_is_told_elsewhere(project, tmp_path, monkeypatch):
+    write(project, "src/a b.py", "".join(f"line {number}\n" for number in range(40)))
+    git(project, "commit", "--quiet", "--all", "--message", "longer")
+    write(project, "src/a b.py", "".join(f"line {number}\n" for number in range(40) if number not in (10, 25)))
+    before = source_state(project).difference
+    settings = (
+        "[diff]\nnoprefix = true\nmnemonicPrefix = true\ncontext = 0\nalgorithm = patience\ninterHunkContext = 20\n"
+    )
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(write(tmp_path, "gitconfig", settings)))
+    assert b"@@" in before
+    assert source_state(project).difference == before
+
+
 def test_new_files_in_the_rooms_are_taken_and_no_others(project):
     write(project, "src/new.py", "")
     write(project, "ignored/big.bin", "")
