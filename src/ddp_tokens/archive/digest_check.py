@@ -29,14 +29,9 @@ def problems_of_sums(sha256: Mapping[str, str], stated_sums: bytes | None) -> li
     return problems or [f"{SUMS} states these files, but not once each, sorted by path, as sha256sum writes them"]
 
 
-def omitted_sha256(document: Document) -> dict[str, str]:
-    """Path -> digest, of the files that were left out of the archive."""
-    return {path: of["sha256"] for path, of in document.omitted.items()}
-
-
 def digest_of(document: Document, sha256: Mapping[str, str]) -> str:
     """The comparison digest that archive.json has to state. `sha256`: of every file of the archive, here and below."""
-    return comparison_digest({**sha256, **omitted_sha256(document)})
+    return comparison_digest({**sha256, **document.omitted_sha256})
 
 
 def problems_of_digest(document: Document, sha256: Mapping[str, str]) -> list[str]:

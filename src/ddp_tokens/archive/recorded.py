@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from ddp_tokens.archive.digest_check import omitted_sha256, problems_of_digest, problems_of_sums
+from ddp_tokens.archive.digest_check import problems_of_digest, problems_of_sums
 from ddp_tokens.archive.entries import AGAIN
 from ddp_tokens.archive.layout import (
     CONFIG,
@@ -165,5 +165,5 @@ def _sha256(archive: Archive) -> dict[str, str]:
     if problems:
         others = more(len(problems) - 1, " (and {} more)")
         raise ArchiveError(f"{archive.path}: {shown(problems[0])}{others}: {AGAIN}")
-    every = {**omitted_sha256(archive.document), **{name: of for name, of in found.items() if name != SUMS}}
+    every = {**archive.document.omitted_sha256, **{name: of for name, of in found.items() if name != SUMS}}
     return dict(sorted(every.items()))
