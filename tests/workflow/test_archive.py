@@ -236,6 +236,20 @@ def test_own_rows_beside_the_project_are_refused(archived, tmp_path):
         made(archived, tmp_path, experiment=experiment)
 
 
+def test_a_name_that_could_not_be_read_again_is_refused(archived, tmp_path):
+    odd = archived / "config" / "a\u202eb.yaml"
+    odd.write_text("")
+    try:
+        with pytest.raises(ArchiveError) as error:
+            made(archived, tmp_path)
+    finally:
+        odd.unlink()
+    assert str(error.value) == (
+        "source/config/a\\u202eb.yaml has a character in its name that cannot be shown, so that no archive can hold it: "
+        "give the file another name"
+    )
+
+
 def test_what_is_missing_is_named(archived, tmp_path):
     hidden = archived / "results/tiny/window"
     hidden.rename(archived / "results/tiny/.window")

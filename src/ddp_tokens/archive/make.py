@@ -6,7 +6,7 @@ The same results give the same bytes, apart from machine/, the pages that tell o
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import yaml
@@ -14,10 +14,12 @@ import yaml
 from ddp_tokens.archive.collect import MIB, Files, machine_files, own_inputs, result_files
 from ddp_tokens.archive.contents import Contents, json_of
 from ddp_tokens.archive.crate import crate_metadata
+from ddp_tokens.archive.entries import LARGEST_READ, READ_WHOLE
 from ddp_tokens.archive.layout import (
     CRATE,
     DIFFERENCE,
     DOCUMENT,
+    MACHINE,
     PROVENANCE,
     SOURCE,
     SUMS,
@@ -26,16 +28,18 @@ from ddp_tokens.archive.layout import (
     results_of,
     sums,
 )
+from ddp_tokens.archive.names import problem_of
 from ddp_tokens.archive.pages import pages
 from ddp_tokens.archive.provenance import RECORDS
 from ddp_tokens.archive.source import SourceState, source_state
+from ddp_tokens.archive.told import shown
 from ddp_tokens.archive.writing import write_zip
 from ddp_tokens.config import Experiment
 from ddp_tokens.errors import ArchiveError
 from ddp_tokens.files import sha256, sha256_of_bytes, to_json
 
 TOLD_BY_HAND = "made by hand"
-READ_BY_PAGES = (".json", ".csv", ".png", ".svg")
+READ_BY_PAGES = ("summary.json", "evaluation.json", "lock.json", "controls.json", "controls.png", "controls.svg")
 CITED = ("license", "authors", "date-released")
 CITATION, LICENCE = "CITATION.cff", "LICENSE"
 
@@ -69,6 +73,7 @@ def make_archive(
         omitted=omitted,
     )
     kept = {name: source for name, source in contents.items() if name not in omitted}
+    _require_readable(kept)
     write_zip(path, _with_pages(kept, document, experiment, citation))
     return document
 
@@ -92,12 +97,34 @@ def _too_large(contents: Files, limit_mib: int) -> dict[str, dict[str, Any]]:
     large = {
         name: path
         for name, path in contents.items()
-        if isinstance(path, Path) and path.stat().st_size > limit_mib * MIB and path.suffix not in READ_BY_PAGES
+        if isinstance(path, Path) and path.stat().st_size > _limit(name, limit_mib) and not _is_read_by_pages(name)
     }
     return {
         name: {"bytes": path.stat().st_size, "sha256": sha256(path), "made_by": _made_by(name, rules)}
         for name, path in sorted(large.items())
     }
+
+
+def _limit(name: str, limit_mib: int) -> int:
+    """In bytes: who reads an archive parses some kinds of files as a whole, and refuses what would fill the memory."""
+    return min(limit_mib * MIB, LARGEST_READ) if name.endswith(READ_WHOLE) else limit_mib * MIB
+
+
+def _is_read_by_pages(name: str) -> bool:
+    path = PurePosixPath(name)
+    return path.parts[0] == MACHINE or path.name in READ_BY_PAGES or path.parent.name == "figures"
+
+
+def _require_readable(contents: Files) -> None:
+    """Raises ArchiveError for what nobody could read again, see entries and names."""
+    for name, source in contents.items():
+        problem = problem_of(name)
+        if problem:
+            raise ArchiveError(f"{shown(name)} {problem}, so that no archive can hold it: give the file another name")
+        if isinstance(source, Path) and source.stat().st_size > LARGEST_READ and name.endswith(READ_WHOLE):
+            raise ArchiveError(
+                f"{source} is larger than {LARGEST_READ // MIB} MiB, and pages are made from it: no archive can hold it"
+            )
 
 
 def _made_by(name: str, rules: Mapping[str, str]) -> str:

@@ -11,11 +11,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import TypeAdapter
 
 from ddp_tokens.archive.differing import differences
 from ddp_tokens.archive.layout import CONFIG, CONTROLS, results_of
+from ddp_tokens.archive.plain import read_plain_yaml
+from ddp_tokens.archive.told import more, plural
 from ddp_tokens.checks.verdict import Verdict, read_verdicts
 from ddp_tokens.config import Experiment
 from ddp_tokens.config_reading import load_experiment
@@ -26,10 +27,8 @@ from ddp_tokens.judging import JUDGES
 from ddp_tokens.layout import Layout
 from ddp_tokens.published import compare_with_published
 from ddp_tokens.summary import read_checks, summarize, table, unexpected
-from ddp_tokens.yaml_files import read_yaml
 
 MOST_DIFFERENCES = 5
-LARGEST_CONFIG = 1 << 16  # bytes
 MOST_RANKS = 10_000  # a check may go through them one by one before it misses their files
 
 
@@ -83,7 +82,7 @@ def _tell_errors(judgement: Judgement, compute: Callable[[], None]) -> None:
 def settings_of(root: Path, name: str) -> Experiment:
     """Raises ConfigError, also where reading the file would lead out of the archive or fill the memory."""
     path = root / CONFIG
-    values = plain_yaml(path)
+    values = read_plain_yaml(path)
     if "base" in values:
         raise ConfigError(f"{path} leads to another file: field 'base' is not for archives")
     if values.get("name", name) != name:
@@ -92,16 +91,6 @@ def settings_of(root: Path, name: str) -> Experiment:
     if experiment.world_size > MOST_RANKS:
         raise ConfigError(f"{path}: field 'world_size' is {experiment.world_size}, of which no archive holds files")
     return experiment
-
-
-def plain_yaml(path: Path) -> dict[str, Any]:
-    """An alias stands for what is elsewhere in the file: with a few of them, a text of any length."""
-    if path.is_file() and path.stat().st_size > LARGEST_CONFIG:
-        raise ConfigError(f"{path} is too large for settings")
-    values = read_yaml(path)
-    if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(path.read_text(encoding="utf-8"))):
-        raise ConfigError(f"{path} refers to parts of itself: settings are written out")
-    return values
 
 
 def _of_check(name: str, experiment: Experiment, at: Layout, archive: _Archive) -> Judgement:
@@ -177,8 +166,8 @@ def unexpected_in(judgements: Sequence[Judgement]) -> list[str]:
 
 def _reread(judgement: Judgement, archive: _Archive, missing: Sequence[str]) -> None:
     judgement.only_reread = True
-    more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-    judgement.told = f"{_number(judgement.verdicts)}, only reread: {missing[0]}{more} was left out as too large"
+    files = f"{missing[0]}{more(len(missing) - 1)}"
+    judgement.told = f"{plural(len(judgement.verdicts), 'verdict')}, only reread: {files} was left out as too large"
     for verdict in judgement.verdicts:
         for path, digest in verdict.evidence.items():
             stated = archive.sha256.get(path, "missing")
@@ -188,7 +177,7 @@ def _reread(judgement: Judgement, archive: _Archive, missing: Sequence[str]) -> 
 
 def _compare(judgement: Judgement, document: Any, recomputed: Mapping[str, Any]) -> None:
     """Differences in a verdict are named by its case, as it was computed again."""
-    judgement.told = f"{_number(judgement.verdicts)}, computed again, as stated"
+    judgement.told = f"{plural(len(judgement.verdicts), 'verdict')}, computed again, as stated"
     found = _as_read(recomputed)
     stated = document.get("verdicts") if isinstance(document, dict) else None
     if isinstance(stated, list) and len(stated) == len(found["verdicts"]):
@@ -205,16 +194,12 @@ def _same_text(judgement: Judgement, path: Path, text: str) -> None:
 
 def _first(found: Iterable[str]) -> list[str]:
     every = sorted(found, key=lambda text: not text.startswith("outcome"))
-    more = [f"{len(every) - MOST_DIFFERENCES} more differences"] if len(every) > MOST_DIFFERENCES else []
-    return every[:MOST_DIFFERENCES] + more
+    others = more(len(every) - MOST_DIFFERENCES, "{} more differences")
+    return every[:MOST_DIFFERENCES] + [others] * bool(others)
 
 
 def _as_read(document: Mapping[str, Any]) -> Any:
     return json.loads(to_json(document))
-
-
-def _number(verdicts: Sequence[object]) -> str:
-    return f"{len(verdicts)} verdict{'' if len(verdicts) == 1 else 's'}"
 
 
 def _short(text: str) -> str:

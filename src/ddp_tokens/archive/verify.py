@@ -14,15 +14,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ddp_tokens.archive.arguments import add_archives
 from ddp_tokens.archive.chain import interruptible
 from ddp_tokens.archive.crate_check import problems_of_crate
 from ddp_tokens.archive.digest_check import problems_of_comparison, problems_of_sums
-from ddp_tokens.archive.entries import GIB
 from ddp_tokens.archive.figure_check import FORMS, figures_in, problems_of_figures
 from ddp_tokens.archive.layout import CHECKLIST, CONTROLS, CRATE, DOCUMENT, README, REPORT, SUMS, Document, results_of
 from ddp_tokens.archive.pages import pages, why_not_comparable
-from ddp_tokens.archive.reading import LIMIT_BYTES, Archive, open_archive
-from ddp_tokens.archive.rejudge import Judgement, plain_yaml, rejudge, settings_of, unexpected_in
+from ddp_tokens.archive.plain import read_plain_yaml
+from ddp_tokens.archive.reading import Archive, open_archive
+from ddp_tokens.archive.rejudge import Judgement, rejudge, settings_of, unexpected_in
+from ddp_tokens.archive.told import plural
 from ddp_tokens.build import INTERRUPTED
 
 PROBLEM, PARTLY = 1, 3
@@ -46,41 +48,28 @@ class Findings:
         found = list(problems)
         self.problems += len(found)
         before = f"{name}: " if name else ""
-        self.lines += [f"FAIL  {before}{problem}" for problem in found] or [
-            f"{'part' if only_in_part else 'ok  '}  {before}{holds}"
-        ]
+        word = "part" if only_in_part else "ok"
+        for start, text in [("FAIL", problem) for problem in found] or [(word, holds)]:
+            self.lines.append(f"{start:4}  {shown(before + text)}")
 
     def note(self, text: str) -> None:
-        self.lines.append(f"      {text}")
+        self.lines.append(f"      {shown(text)}")
 
 
 def main(program: str, arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog=program, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
-    parser.add_argument("archive", type=Path, metavar="ARCHIVE.zip")
-    parser.add_argument(
-        "--limit-gib",
-        type=float,
-        default=LIMIT_BYTES / GIB,
-        metavar="N",
-        help=f"refuse what would unpack to more (default: {LIMIT_BYTES // GIB})",
-    )
-    own = parser.parse_args(arguments)
+    add_archives(parser)
+    asked = parser.parse_args(arguments)
     try:
-        with interruptible(), open_archive(own.archive, _bytes(parser, own.limit_gib)) as archive:
+        with interruptible(), open_archive(asked.archive, asked.limit) as archive:
             findings = verify(archive)
             print("\n".join([*findings.lines, conclusion(archive, findings)]))
     except KeyboardInterrupt:
         print(f"{program}: interrupted, nothing is left behind", file=sys.stderr)
         return INTERRUPTED
     return PROBLEM if findings.problems else PARTLY if findings.partly else 0
-
-
-def _bytes(parser: argparse.ArgumentParser, gib: float) -> int:
-    if not 0 < gib < 2**30:
-        parser.error(f"--limit-gib must be a number above 0, not {gib:g}")
-    return int(gib * GIB)
 
 
 def verify(archive: Archive) -> Findings:
@@ -139,7 +128,7 @@ def _add_pages(findings: Findings, document: Document, contents: Mapping[str, Pa
     problems: list[str] = []
     try:
         experiment = settings_of(folder / results_of(document.experiment), document.experiment)
-        made = pages(contents, document, experiment, plain_yaml(folder / CITATION))
+        made = pages(contents, document, experiment, read_plain_yaml(folder / CITATION))
         unlike = [name for name in PAGES if made[name] != _of(contents, name)]
         problems += [f"{name} is not what follows from the other files" for name in unlike]
     except Exception as error:  # the files may hold anything
@@ -154,9 +143,8 @@ def _of(contents: Mapping[str, Path], name: str) -> bytes | None:
 def conclusion(archive: Archive, findings: Findings) -> str:
     document = archive.document
     if findings.problems:
-        number = f"{findings.problems} problem{'' if findings.problems == 1 else 's'}"
-        return f"NOT verified: {document.experiment}, {number} in {archive.path}"
-    but = f", but for {', '.join(findings.partly)}" if findings.partly else ""
+        return f"NOT verified: {document.experiment}, {plural(findings.problems, 'problem')} in {archive.path}"
+    but = f", but for {', '.join(map(shown, findings.partly))}" if findings.partly else ""
     return "\n".join(
         [
             f"verified{but}: {document.experiment}, comparison digest {document.comparison_digest}",
