@@ -245,8 +245,8 @@ def test_a_name_that_could_not_be_read_again_is_refused(archived, tmp_path):
     finally:
         odd.unlink()
     assert str(error.value) == (
-        "source/config/a\\u202eb.yaml has a character in its name that cannot be shown, so that no archive can hold it: "
-        "give the file another name"
+        "source/config/a\\u202eb.yaml has a character in its name that cannot be shown, so that no archive can hold "
+        "it: give the file another name"
     )
 
 

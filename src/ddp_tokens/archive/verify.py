@@ -24,7 +24,7 @@ from ddp_tokens.archive.pages import pages, why_not_comparable
 from ddp_tokens.archive.plain import read_plain_yaml
 from ddp_tokens.archive.reading import Archive, open_archive
 from ddp_tokens.archive.rejudge import Judgement, rejudge, settings_of, unexpected_in
-from ddp_tokens.archive.told import plural
+from ddp_tokens.archive.told import plural, shown
 from ddp_tokens.build import INTERRUPTED
 
 PROBLEM, PARTLY = 1, 3
