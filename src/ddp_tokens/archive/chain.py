@@ -54,12 +54,14 @@ class Chain:
                 told(stage[1])
 
         log = self.folder / LOG
-        return sentences_in(log.read_text()) if run_logged(command, self.folder, self.environment, log, tell) else []
+        return sentences_in(_said(log)) if run_logged(command, self.folder, self.environment, log, tell) else []
 
     def settings(self, experiment: str) -> str:
         """Every setting as the project itself reads config/EXP.yaml."""
         command = [str(self.python), "-c", WRITE_SETTINGS, f"config/{experiment}.yaml"]
-        done = subprocess.run(command, cwd=self.folder, env=dict(self.environment), capture_output=True, text=True)
+        done = subprocess.run(
+            command, cwd=self.folder, env=dict(self.environment), capture_output=True, text=True, errors="replace"
+        )
         if done.returncode:
             raise ArchiveError(f"{self.folder}/config/{experiment}.yaml cannot be read: {last_line(done.stderr)}")
         return done.stdout
@@ -88,7 +90,7 @@ def with_own_environment(folder: Path) -> Chain:
     log = folder / ENVIRONMENT_LOG
     if run_logged(["make", INSTALLED, f"PYTHON={base}"], folder, environment, log, lambda line: None):
         raise ArchiveError(
-            f"the environment could not be made: {last_line(log.read_text())} ({log} has all of it): the packages come "
+            f"the environment could not be made: {last_line(_said(log))} ({log} has all of it): the packages come "
             "over the network; give --use-this-python to install nothing, with the folder emptied first"
         )
     binaries = folder / ".venv" / "bin"
@@ -178,6 +180,10 @@ def sentences_in(output: str) -> list[str]:
 def _end_of(lines: Sequence[str]) -> str:
     told = [" ".join(line.split()) for line in lines if line.strip()]
     return "; ".join(told[-LINES_TOLD:])
+
+
+def _said(log: Path) -> str:
+    return log.read_text(errors="replace")
 
 
 def last_line(text: str) -> str:

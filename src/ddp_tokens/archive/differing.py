@@ -33,8 +33,15 @@ def _is_same(stated: Any, found: Any) -> bool:
         if isinstance(stated, bool) or isinstance(found, bool):
             return stated is found
         if isinstance(stated, float) or isinstance(found, float):
-            return math.isclose(stated, found, rel_tol=RELATIVE, abs_tol=0)
+            return _is_close(stated, found)
     return type(stated) is type(found) and bool(stated == found)
+
+
+def _is_close(stated: float, found: float) -> bool:
+    try:
+        return math.isclose(stated, found, rel_tol=RELATIVE, abs_tol=0)
+    except OverflowError:  # an integer larger than any float
+        return False
 
 
 def _is_list(value: Any) -> bool:

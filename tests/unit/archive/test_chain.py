@@ -88,6 +88,18 @@ def test_without_controls_and_without_problems(tmp_path):
     assert chain.build("tiny", False, 1, lambda stage: None) == []
 
 
+NO_TEXT = r"printf 'it said \377\n'; exit 1"
+
+
+def test_what_is_said_need_not_be_text(project, monkeypatch):
+    chain = Chain(project, program(project, "python", NO_TEXT), os.environ)
+    assert chain.build("tiny", False, 1, lambda stage: None) == ["it said \ufffd"]
+    program(project, "make", NO_TEXT)
+    monkeypatch.setenv("PATH", f"{project / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    with pytest.raises(ArchiveError, match="could not be made: it said \ufffd"):
+        with_own_environment(project)
+
+
 def test_settings_that_cannot_be_read(tmp_path):
     chain = Chain(tmp_path, program(tmp_path, "python", "echo ConfigError: no >&2; exit 1"), os.environ)
     with pytest.raises(ArchiveError, match=r"config/tiny.yaml cannot be read: ConfigError: no"):

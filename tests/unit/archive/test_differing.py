@@ -33,6 +33,8 @@ def test_the_same(stated, found):
         (1, True, "it is 1, computed again it is true"),
         (0.0, False, "it is 0.0, computed again it is false"),
         (True, False, "it is true, computed again it is false"),
+        (10**400, 1e300, f"it is 1{'0' * 119}..., computed again it is 1e+300"),
+        (1e300, 10**400, f"it is 1e+300, computed again it is 1{'0' * 119}..."),
         (None, 0, "it is null, computed again it is 0"),
         ("pass", "fail", 'it is "pass", computed again it is "fail"'),
         ("1", 1, 'it is "1", computed again it is 1'),

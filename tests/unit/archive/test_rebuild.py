@@ -3,6 +3,7 @@
 import os
 
 import pytest
+import yaml
 
 from ddp_tokens.archive import rebuild as module
 from ddp_tokens.archive.chain import Chain
@@ -42,7 +43,7 @@ def test_source_inputs_and_the_archived_settings_are_unpacked(tmp_path):
     assert unpacked(archive, tmp_path / "new") == {
         "Snakefile": "rule all:\n",
         "config/tiny.yaml": "seed: 1\n",
-        "config/config.yaml": "experiments: [tiny]\n",
+        "config/config.yaml": "experiments:\n- tiny\n",
         "data/README.md": "rows\n",
         "data/rows.jsonl": "{}\n",
         "results/README.md": "what lies here\n",
@@ -73,6 +74,19 @@ def left_out(name, data=b"rows"):
     return {name: {"sha256": sha256_of_bytes(data), "bytes": len(data), "made_by": "nobody"}}
 
 
+@pytest.mark.parametrize("name", ["2024", "on", "null", "1e3", "tiny"])
+def test_any_name_stays_a_name(tmp_path, name):
+    archive = write_archive(tmp_path / "a.zip", files_of(name) | SOURCE, name)
+    unpacked(archive, tmp_path / "new")
+    assert yaml.safe_load((tmp_path / "new" / "config" / "config.yaml").read_text()) == {"experiments": [name]}
+
+
+def test_a_file_in_the_place_of_the_results(tmp_path):
+    """It is no result of this experiment: whether the chain can run beside it is seen when it does."""
+    archive = write_archive(tmp_path / "a.zip", files_of() | {"source/Snakefile": "", "source/results": "a file"})
+    assert unpacked(archive, tmp_path / "new")["results"] == "a file"
+
+
 @pytest.mark.parametrize("name", ["source/docs/large.png", "inputs/data/rows.jsonl"])
 def test_what_was_left_out_and_is_needed(tmp_path, name):
     archive = archive_with(tmp_path, omitted=left_out(name))
@@ -96,7 +110,10 @@ def test_rows_that_lie_elsewhere_must_lie_there(tmp_path):
     assert "Snakefile" in unpacked(archive, tmp_path / "new")
 
 
-@pytest.mark.parametrize(("name", "what"), [("a b", "a space"), ("a:b", "':'"), ("a$b", "'$'"), ("a'b", '"\'"')])
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [("a b", "a space"), ("a:b", "':'"), ("a$b", "'$'"), ("a'b", '"\'"'), ("a{b", "'{'"), ("a}b", "'}'")],
+)
 def test_a_path_in_which_nothing_can_be_built(tmp_path, name, what):
     with pytest.raises(
         ArchiveError, match=r"nothing can be built in a folder with .* in its path: name another"
