@@ -12,7 +12,7 @@ from ddp_tokens.errors import ArchiveError
 from ddp_tokens.files import sha256, write_bytes, write_text
 
 UNPACKED = ".unpacked"
-FIRST_PARTS = (".snakemake", ".venv", UNPACKED)
+FIRST_PARTS = (".snakemake", ".venv", ".cache", UNPACKED)
 # What PATH, make, a shell and Snakemake's format strings take apart.
 APART = " \t\n\r\v\f:$#%'\"\\{}"
 

@@ -15,7 +15,6 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy
-import yaml
 from numpy.typing import NDArray
 
 from ddp_tokens.checks.tensor_files import layout_problem, read_arrays
@@ -59,7 +58,7 @@ def unlike(name: str, archived: Path, rebuilt: Path, follows: Follows) -> str | 
         if suffix in READERS:
             first, second = (READERS[suffix](path.read_text()) for path in (archived, rebuilt))
             return unlike_verdicts(first, second) if holds_verdicts(name) else unlike_values(first, second, follows)
-    except (EvidenceError, ValueError, RecursionError, yaml.YAMLError) as error:
+    except (EvidenceError, ValueError, RecursionError) as error:
         return f"cannot be read ({' '.join(str(error).split())})"
     except (KeyError, TypeError, AttributeError):
         return "holds no verdicts"
@@ -73,7 +72,6 @@ def _lines(text: str) -> list[Any]:
 READERS: Mapping[str, Callable[[str], Any]] = {
     ".json": from_json,
     ".jsonl": _lines,
-    ".yaml": yaml.safe_load,
 }
 
 

@@ -2,7 +2,8 @@
 
 --into names a folder to make: the project is unpacked into it, an environment of its own is installed there from the
 project's lock (which needs the network), and the whole chain runs there, controls included where the archive has
-them. Nothing is written outside the folder. This runs the code in the archive: rebuild what you would run.
+them. Nothing stays outside the folder but what pip keeps in its cache, which spares a second download. This runs the
+code in the archive: rebuild what you would run.
 
 Exit code 0 when every verdict is as archived and as expected, nothing is missing, and settings, corpus and plan are
 identical; 1 when not. Another processor or another version of a library may change last digits: what then differs, and

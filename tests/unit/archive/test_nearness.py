@@ -150,7 +150,6 @@ def written(folder, name, content):
         ("results/tiny/evaluation.json", [1.0], "[NaN]", "cannot be read"),
         ("results/tiny/runs/resume/history.jsonl", '{"a": 1.0}\n{"a": 2.0}\n', '{"a": 1.0}\n{"a": 2.00001}\n', None),
         ("results/tiny/runs/resume/history.jsonl", '{"a": 1.0}\n', '{"a": 3.0}\n', "[0].a: 1.0 archived"),
-        ("results/tiny/some.yaml", "a: 1.0\n", "a: 1.00001  # other\n", None),
         ("results/tiny/checks/loss.json", {"verdicts": []}, {"verdicts": [{}]}, "verdicts: 0 entries archived"),
         ("results/tiny/checks/loss.json", {"verdicts": []}, [], "holds no verdicts"),
         ("results/tiny/summary.csv", "case,outcome,criterion\na,pass,1\n", "case,outcome,criterion\na,pass,2\n", None),
