@@ -41,7 +41,7 @@ def test_the_same(stated, found):
         ({"a": {"b": 1}}, {"a": {"b": 2}}, "a.b is 1, computed again it is 2"),
         ({"a": 1}, {}, "a is 1, computed again it is missing"),
         ({}, {"a": None}, "a is missing, computed again it is null"),
-        ([1, 2], [1], "the list has 2 entries, computed again it has 1"),
+        ([1, 2], [1], "it is a list of 2, computed again it is a list of 1"),
         ({"a": [[1], [2]]}, {"a": [[1], [3]]}, "a[1][0] is 2, computed again it is 3"),
         ({"a": [1]}, {"a": {}}, "a is [1], computed again it is {}"),
         ("x" * 200, "y", f'it is "{"x" * 119}..., computed again it is "y"'),
