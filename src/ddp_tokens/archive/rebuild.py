@@ -134,7 +134,7 @@ def _evaluation(run: Run) -> str:
 
 
 def _rebuilt_scores(path: Path) -> Mapping[str, Any]:
-    """None where there is no such file, or something else in it."""
+    """Empty where there is no such file, or something else in it."""
     try:
         found = read_json(path)
     except EvidenceError:

@@ -44,9 +44,9 @@ class Compared:
 
     @property
     def is_kept(self) -> bool:
-        """Unless it differs where no other machine makes a difference, or only one side has it.
+        """Not where only one side has it, or it differs although no machine makes such a difference there.
 
-        Of a digest alone, nobody can tell whether it is rounding.
+        Of a digest alone nobody can tell whether rounding is all that differs.
         """
         if self.state == DIFFERS:
             return not is_exact(self.name) if self.why == NOT_HELD else not must_hold(self.name)
@@ -104,14 +104,13 @@ def compare_verdicts(archived: Iterable[RecordedVerdict], rebuilt: Iterable[Reco
     first, second = ({(verdict.check, verdict.case): verdict for verdict in side} for side in (archived, rebuilt))
     return [
         {
-            "check": check,
-            "case": case,
+            "check": key[0],
+            "case": key[1],
             "archived": concluded(first[key]) if key in first else None,
             "rebuilt": concluded(second[key]) if key in second else None,
             "problem": _problem(first.get(key), second.get(key)),
         }
         for key in dict.fromkeys((*first, *second))
-        for check, case in [key]
     ]
 
 
