@@ -4,7 +4,16 @@ from pathlib import Path
 import pytest
 
 from tests.workflow.archives import ARCHIVE, contents_of
-from tests.workflow.projects import build, copy_project
+from tests.workflow.projects import BUILD_S, build, copy_project
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What a test builds, and a fixture of the session that is made for it, counts as its time."""
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker(pytest.mark.timeout(BUILD_S))
 
 
 @pytest.fixture(scope="session")

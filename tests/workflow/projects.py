@@ -20,6 +20,7 @@ steps: 4
 interrupt_at: 2
 batch: 2
 """
+BUILD_S = 900  # of a whole chain, on a machine that is busy
 VARYING = ("logs", "benchmarks")
 
 
@@ -41,7 +42,7 @@ def environment_of(project: Path) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": str(project / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
-def run(project: Path, *command: str) -> subprocess.CompletedProcess[str]:
+def run(project: Path, *command: str, timeout: int = 240) -> subprocess.CompletedProcess[str]:
     """A command in the project's folder, with the project's own source first on the path."""
     return subprocess.run(
         [sys.executable, "-m", *command],
@@ -50,12 +51,12 @@ def run(project: Path, *command: str) -> subprocess.CompletedProcess[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=240,
+        timeout=timeout,
     )
 
 
 def snakemake(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return run(project, "snakemake", "--cores", "2", *arguments)
+    return run(project, "snakemake", "--cores", "2", *arguments, timeout=BUILD_S)
 
 
 def build(project: Path, *arguments: str) -> str:

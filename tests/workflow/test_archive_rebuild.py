@@ -33,7 +33,19 @@ def rebuilt(archive, folder, capsys):
     return code, capsys.readouterr().out, json.loads((folder / "rebuild.json").read_text())
 
 
-def test_the_archive_is_confirmed(contents, tmp_path, capsys):
+@pytest.fixture
+def outside(tmp_path, monkeypatch):
+    """Another home, and a profile that would let Snakemake build nothing."""
+    (tmp_path / "home").mkdir()
+    (tmp_path / "profile").mkdir()
+    (tmp_path / "profile" / "config.yaml").write_text("dry-run: true\n")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("SNAKEMAKE_PROFILE", str(tmp_path / "profile"))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    return tmp_path / "home"
+
+
+def test_the_archive_is_confirmed(contents, tmp_path, capsys, outside):
     code, out, document = rebuilt(altered(contents, tmp_path / "tiny.zip"), tmp_path / "new", capsys)
     assert code == 0, out
     assert document["same_results"], out
@@ -45,6 +57,9 @@ def test_the_archive_is_confirmed(contents, tmp_path, capsys):
     assert "  tiny: gradients of all ranks, for each formula and dtype\n" in out
     assert "settings of" not in out
     assert "The rebuild confirms the archive; the results are the same, byte for byte" in out
+    assert document["scores"]
+    assert not list(outside.rglob("*")), "all that is kept lies in the folder"
+    assert (tmp_path / "new" / ".cache").is_dir()
 
 
 def test_a_fault_in_the_archived_source_is_named(contents, tmp_path, capsys):

@@ -18,8 +18,19 @@ from ddp_tokens.errors import ArchiveError
 ENVIRONMENT_LOG, LOG = "rebuild-environment.log", "rebuild.log"
 INSTALLED = ".venv/installed"
 LOOK_EVERY_S, ENDS_WITHIN_S = 0.2, 60.0
-# Of another environment than the one that is made.
-NOT_PASSED_ON = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "MAKEFLAGS", "MAKELEVEL")
+# Beginnings of names of what would change the chain from outside, or belongs to another environment or launch.
+NOT_PASSED_ON = (
+    *("SNAKEMAKE", "PYTHON", "PIP_", "VIRTUAL_ENV", "CONDA_", "MPL", "MATPLOTLIBRC"),
+    *("MAKE", "GNUMAKE", "MFLAGS"),
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_"),
+)
+# Where packages come from, by which way, and where pip keeps them.
+PASSED_ON = (
+    *("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_NO_INDEX", "PIP_FIND_LINKS", "PIP_CONFIG_FILE", "PIP_PROXY"),
+    *("PIP_CERT", "PIP_CLIENT_CERT", "PIP_TRUSTED_HOST", "PIP_KEYRING_PROVIDER"),
+    *("PIP_TIMEOUT", "PIP_DEFAULT_TIMEOUT", "PIP_RETRIES", "PIP_CACHE_DIR", "PIP_NO_CACHE_DIR"),
+)
+CACHE = ".cache"
 STAGE = re.compile(r"Job \d+: (?!\S+: settings of )(.+)")
 RAISED = re.compile(r"(\w+(?:Error|Exception)) in file .*")
 BAR = re.compile(r"={40,}")
@@ -54,12 +65,14 @@ class Chain:
                 told(stage[1])
 
         log = self.folder / LOG
-        return sentences_in(log.read_text()) if run_logged(command, self.folder, self.environment, log, tell) else []
+        return sentences_in(_said(log)) if run_logged(command, self.folder, self.environment, log, tell) else []
 
     def settings(self, experiment: str) -> str:
         """Every setting as the project itself reads config/EXP.yaml."""
         command = [str(self.python), "-c", WRITE_SETTINGS, f"config/{experiment}.yaml"]
-        done = subprocess.run(command, cwd=self.folder, env=dict(self.environment), capture_output=True, text=True)
+        done = subprocess.run(
+            command, cwd=self.folder, env=dict(self.environment), capture_output=True, text=True, errors="replace"
+        )
         if done.returncode:
             raise ArchiveError(f"{self.folder}/config/{experiment}.yaml cannot be read: {last_line(done.stderr)}")
         return done.stdout
@@ -67,10 +80,8 @@ class Chain:
 
 def with_this_python(folder: Path) -> Chain:
     """What is installed beside the Python that runs this, with the project's own source before it."""
-    folder = folder.resolve()
-    kept = os.environ.get("PYTHONPATH")
-    source = os.pathsep.join([str(folder / "src"), *([kept] if kept else [])])
-    return Chain(folder, Path(sys.executable), _before_others(Path(sys.executable).parent) | {"PYTHONPATH": source})
+    folder, python = folder.resolve(), Path(sys.executable)
+    return Chain(folder, python, _of_chain(folder, python.parent) | {"PYTHONPATH": str(folder / "src")})
 
 
 def with_own_environment(folder: Path) -> Chain:
@@ -84,23 +95,33 @@ def with_own_environment(folder: Path) -> Chain:
     if shutil.which("make") is None:
         raise ArchiveError("make is not installed: install it, or give --use-this-python to install nothing")
     base = getattr(sys, "_base_executable", sys.executable)
-    environment = _passed_on(os.environ)
+    environment = passed_on(os.environ)
     log = folder / ENVIRONMENT_LOG
     if run_logged(["make", INSTALLED, f"PYTHON={base}"], folder, environment, log, lambda line: None):
         raise ArchiveError(
-            f"the environment could not be made: {last_line(log.read_text())} ({log} has all of it): the packages come "
+            f"the environment could not be made: {last_line(_said(log))} ({log} has all of it): the packages come "
             "over the network; give --use-this-python to install nothing, with the folder emptied first"
         )
     binaries = folder / ".venv" / "bin"
-    return Chain(folder, binaries / "python", _passed_on(_before_others(binaries)))
+    return Chain(folder, binaries / "python", _of_chain(folder, binaries))
 
 
-def _before_others(binaries: Path) -> dict[str, str]:
-    return dict(os.environ) | {"PATH": f"{binaries}{os.pathsep}{os.environ.get('PATH', '')}"}
+def _of_chain(folder: Path, binaries: Path) -> dict[str, str]:
+    """Programs in `binaries` come before others; what Snakemake and matplotlib keep for later lies in the folder."""
+    return passed_on(os.environ) | {
+        "PATH": f"{binaries}{os.pathsep}{os.environ.get('PATH', '')}",
+        "XDG_CACHE_HOME": str(folder / CACHE),
+        "MPLCONFIGDIR": str(folder / CACHE / "matplotlib"),
+    }
 
 
-def _passed_on(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name not in NOT_PASSED_ON}
+def passed_on(environment: Mapping[str, str]) -> dict[str, str]:
+    """Of an environment, what a rebuild may see."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if name in PASSED_ON or not name.upper().startswith(NOT_PASSED_ON)
+    }
 
 
 def run_logged(command: Sequence[str], folder: Path, environment: Mapping[str, str], log: Path, told: Told) -> int:
@@ -178,6 +199,10 @@ def sentences_in(output: str) -> list[str]:
 def _end_of(lines: Sequence[str]) -> str:
     told = [" ".join(line.split()) for line in lines if line.strip()]
     return "; ".join(told[-LINES_TOLD:])
+
+
+def _said(log: Path) -> str:
+    return log.read_text(errors="replace")
 
 
 def last_line(text: str) -> str:

@@ -57,7 +57,7 @@ def side_of(run: Run) -> Side:
         name=run.archive.path.name,
         experiment=run.experiment,
         comparison_digest=document.comparison_digest,
-        as_expected=document.as_expected,
+        as_expected=bool(summary.verdicts) and not any(verdict.problem for verdict in summary.verdicts),
         settings=run.settings(),
         verdicts=summary.verdicts,
         evaluation=summary.evaluation,

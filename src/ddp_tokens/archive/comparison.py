@@ -7,11 +7,13 @@ from typing import Any
 from ddp_tokens.archive.groups import group_of, in_order
 from ddp_tokens.archive.recorded import RecordedVerdict
 from ddp_tokens.checks.evaluation import PERPLEXITY, SPLITS
+from ddp_tokens.checks.verdict import Verdict
 from ddp_tokens.report import DECIDING
 from ddp_tokens.summary import KEY_NUMBERS
 
 Values = Mapping[str, Any]
-SCORES = ("loss", "accuracy", PERPLEXITY)
+ACCURACY = "accuracy"
+SCORES = ("loss", ACCURACY, PERPLEXITY)
 # What is another each time, wherever it stands among the facts of a machine.
 VARYING = ("free", "available", "left", "pid", "uuid", "host", "said")
 # Of machine.packages: versions stand in imported.json. Of machine.dual and results: where something was tried.
@@ -47,7 +49,7 @@ def compare(before: Side, after: Side) -> dict[str, Any]:
         "settings": differences(flat(before.settings), flat(after.settings)),
         "verdicts": _verdicts(before.verdicts, after.verdicts),
         "numbers": _numbers(before.verdicts, after.verdicts),
-        "scores": _scores(before.evaluation, after.evaluation),
+        "scores": scores(before.evaluation, after.evaluation),
         "controls": {
             "before": before.controls,
             "after": after.controls,
@@ -102,14 +104,14 @@ def _by_case(verdicts: Iterable[RecordedVerdict]) -> dict[Key, RecordedVerdict]:
 
 
 def _verdicts(before: Iterable[RecordedVerdict], after: Iterable[RecordedVerdict]) -> list[dict[str, Any]]:
-    judged = [{key: _judged(verdict) for key, verdict in _by_case(side).items()} for side in (before, after)]
+    judged = [{key: concluded(verdict) for key, verdict in _by_case(side).items()} for side in (before, after)]
     return [
         {"check": difference["name"][0], "case": difference["name"][1]} | _without_name(difference)
         for difference in differences(*judged)
     ]
 
 
-def _judged(verdict: RecordedVerdict) -> dict[str, Any]:
+def concluded(verdict: Verdict) -> dict[str, Any]:
     return {"outcome": verdict.outcome, "expected": verdict.expected, "diagnosis": list(verdict.diagnosis)}
 
 
@@ -128,8 +130,8 @@ def _key_numbers(verdict: RecordedVerdict) -> dict[str, Any]:
     return {name: verdict.observed[name] for name in (*DECIDING, *KEY_NUMBERS) if name in verdict.observed}
 
 
-def _scores(before: Values, after: Values) -> list[dict[str, Any]]:
-    """All, whether or not they differ."""
+def scores(before: Values, after: Values) -> list[dict[str, Any]]:
+    """All of two evaluations, whether or not they differ."""
     return [
         {"split": split, "name": score} | values
         for split in SPLITS

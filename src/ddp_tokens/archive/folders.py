@@ -4,15 +4,17 @@ import os
 import shutil
 from pathlib import Path
 
+import yaml
+
 from ddp_tokens.archive.layout import CONFIG, CONTROLS, INPUTS, RESULTS, SOURCE, results_of
 from ddp_tokens.archive.recorded import Run
 from ddp_tokens.errors import ArchiveError
 from ddp_tokens.files import sha256, write_bytes, write_text
 
 UNPACKED = ".unpacked"
-FIRST_PARTS = (".snakemake", ".venv", UNPACKED)
-# What PATH, make and a shell take apart.
-APART = " \t\n\r\v\f:$#%'\"\\"
+FIRST_PARTS = (".snakemake", ".venv", ".cache", UNPACKED)
+# What PATH, make, a shell and Snakemake's format strings take apart.
+APART = " \t\n\r\v\f:$#%'\"\\{}"
 
 
 def require_new(folder: Path) -> None:
@@ -56,12 +58,13 @@ def unpack_project(run: Run, folder: Path) -> None:
         shutil.rmtree(folder / UNPACKED, ignore_errors=True)
     settings = run.archive.read(f"{results_of(run.experiment)}/{CONFIG}")
     write_bytes(folder / "config" / f"{run.experiment}.yaml", settings)
-    write_text(folder / "config" / "config.yaml", f"experiments: [{run.experiment}]\n")
+    # A name such as 2024, on or null must stay one.
+    write_text(folder / "config" / "config.yaml", yaml.safe_dump({"experiments": [run.experiment]}))
 
 
 def _require_allowed(run: Run, name: str) -> None:
     first, *rest = name.split("/")[1:]
-    if first in FIRST_PARTS or (first == RESULTS and rest[0] in (run.experiment, CONTROLS)):
+    if first in FIRST_PARTS or (first == RESULTS and rest[:1] in ([run.experiment], [CONTROLS])):
         raise ArchiveError(
             f"{run.archive.path}: {name} would be taken for something that the rebuild has made: do not rebuild it, "
             "and ask whoever made it"

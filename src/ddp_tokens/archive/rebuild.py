@@ -2,24 +2,28 @@
 
 --into names a folder to make: the project is unpacked into it, an environment of its own is installed there from the
 project's lock (which needs the network), and the whole chain runs there, controls included where the archive has
-them. Nothing is written outside the folder. This runs the code in the archive: rebuild what you would run.
+them. Nothing stays outside the folder but what pip keeps in its cache, which spares a second download. This runs the
+code in the archive: rebuild what you would run.
 
-Exit code 0 when every verdict is as archived and as expected, nothing is missing, and settings, corpus and plan are
-identical; 1 when not. Another processor or another version of a library may change last digits: what then differs, and
-by how much, is told.
+Exit code 0 when every verdict is as archived and as expected, scores, initial weights, references and gradients are
+within tolerance, no file is missing or added, and settings, corpus and plan are identical; 1 when not. After many
+updates another processor or another version of a library may change more than that in weights and histories: what then
+differs, and by how much, is told, and does not fail by itself.
 """
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from ddp_tokens.archive.chain import ENVIRONMENT_LOG, LOG, Chain, with_own_environment, with_this_python
+from ddp_tokens.archive.collect import OF_CONTROLS, OF_EXPERIMENT
 from ddp_tokens.archive.folders import require_buildable, require_new, unpack_project
 from ddp_tokens.archive.layout import CONFIG, CONTROLS, results_of
+from ddp_tokens.archive.nearness import compare_scores
 from ddp_tokens.archive.reading import LIMIT_BYTES
 from ddp_tokens.archive.rebuilt import Sides, compare_files, compare_verdicts, document_of
 from ddp_tokens.archive.rebuilt_text import as_text
@@ -104,14 +108,38 @@ def compared(run: Run, chain: Chain) -> dict[str, Any]:
     folder = chain.folder
     for name in (run.experiment, *([CONTROLS] if run.holds_controls else [])):
         write_text(folder / results_of(name) / CONFIG, chain.settings(name))
-    rebuilt = {name: sha256(folder / name) for name in run.results if (folder / name).is_file()}
+    rebuilt = {name: sha256(folder / name) for name in rebuilt_files(run, folder)}
     sides = Sides(run.results, rebuilt, frozenset(run.archive.document.omitted))
     for name in sides.differing:
         if name not in sides.omitted:
             run.archive.extract(folder / ARCHIVED, name)
     files = compare_files(sides, folder / ARCHIVED, folder)
     verdicts = compare_verdicts(run.verdicts(), rebuilt_verdicts(folder, run.experiment))
-    return document_of(run.experiment, sides, files, verdicts)
+    scores = compare_scores(run.mapping(_evaluation(run)), _rebuilt_scores(folder / _evaluation(run)))
+    return document_of(run.experiment, sides, files, verdicts, scores)
+
+
+def rebuilt_files(run: Run, folder: Path) -> list[str]:
+    """What an archive of what was built again would hold of results, and what else the archive holds of them."""
+    parts = [f"{results_of(run.experiment)}/{part}" for part in (*OF_EXPERIMENT, CONFIG)]
+    if run.holds_controls:
+        parts += [f"{results_of(CONTROLS)}/{part}" for part in (*OF_CONTROLS, CONFIG)]
+    below = [path for part in parts for path in (folder / part, *(folder / part).rglob("*"))]
+    names = [path.relative_to(folder) for path in (*below, *(folder / name for name in run.results)) if path.is_file()]
+    return sorted({str(name) for name in names if not any(part.startswith(".") for part in name.parts)})
+
+
+def _evaluation(run: Run) -> str:
+    return str(Layout(Path(results_of(run.experiment))).evaluation)
+
+
+def _rebuilt_scores(path: Path) -> Mapping[str, Any]:
+    """Empty where there is no such file, or something else in it."""
+    try:
+        found = read_json(path)
+    except EvidenceError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def rebuilt_verdicts(folder: Path, experiment: str) -> list[RecordedVerdict]:

@@ -5,20 +5,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ddp_tokens.archive.comparison import concluded
 from ddp_tokens.archive.groups import group_of, in_order, short_name
 from ddp_tokens.archive.layout import comparison_digest
-from ddp_tokens.archive.nearness import NUMBERS, TENSORS, holds_verdicts, is_exact, unlike
+from ddp_tokens.archive.nearness import NUMBERS, SCORES, TENSORS, holds_verdicts, is_exact, must_hold, unlike
 from ddp_tokens.archive.recorded import RecordedVerdict
 
-IDENTICAL, WITHIN, DIFFERS, MISSING = "identical", "within tolerance", "differs", "missing"
-STATES = (IDENTICAL, WITHIN, DIFFERS, MISSING)
+IDENTICAL, WITHIN, DIFFERS, MISSING, ADDED = "identical", "within tolerance", "differs", "missing", "added"
+STATES = (IDENTICAL, WITHIN, DIFFERS, MISSING, ADDED)
+DRAWN = (".png", ".svg", ".pdf")  # from what is compared itself
 FOLLOWING = (".json", ".jsonl")  # may hold digests of other files
 NOT_HELD = "the archive holds only its digest"
 
 
 @dataclass(frozen=True)
 class Sides:
-    """Path below the project -> SHA-256, archived and rebuilt, of the same names; rebuilt only of what is there.
+    """Path below the project -> SHA-256, archived and rebuilt: of all that an archive holds, and one of it would.
 
     `omitted`: what the archive holds no more of than the digest.
     """
@@ -39,6 +41,16 @@ class Compared:
     name: str
     state: str
     why: str | None = None
+
+    @property
+    def is_kept(self) -> bool:
+        """Not where only one side has it, or it differs although no machine makes such a difference there.
+
+        Of a digest alone nobody can tell whether rounding is all that differs.
+        """
+        if self.state == DIFFERS:
+            return not is_exact(self.name) if self.why == NOT_HELD else not must_hold(self.name)
+        return self.state in (IDENTICAL, WITHIN)
 
 
 def compare_files(sides: Sides, archive: Path, project: Path) -> list[Compared]:
@@ -63,7 +75,7 @@ def compare_files(sides: Sides, archive: Path, project: Path) -> list[Compared]:
         found = {name for name in waiting if whys[name] is None}
         alike |= found
         waiting = [name for name in waiting if found and name not in found and _may_follow(name)]
-    return [_compared(name, sides, whys) for name in sorted(sides.archived)]
+    return [_compared(name, sides, whys) for name in sorted({*sides.archived, *sides.rebuilt})]
 
 
 def _owners(digests: Mapping[str, str]) -> dict[str, list[str]]:
@@ -80,6 +92,8 @@ def _may_follow(name: str) -> bool:
 def _compared(name: str, sides: Sides, whys: Mapping[str, str | None]) -> Compared:
     if name not in sides.rebuilt:
         return Compared(name, MISSING)
+    if name not in sides.archived:
+        return Compared(name, ADDED)
     if name not in whys:
         return Compared(name, IDENTICAL)
     return Compared(name, WITHIN if whys[name] is None else DIFFERS, whys[name])
@@ -90,20 +104,14 @@ def compare_verdicts(archived: Iterable[RecordedVerdict], rebuilt: Iterable[Reco
     first, second = ({(verdict.check, verdict.case): verdict for verdict in side} for side in (archived, rebuilt))
     return [
         {
-            "check": check,
-            "case": case,
-            "archived": _concluded(first.get((check, case))),
-            "rebuilt": _concluded(second.get((check, case))),
-            "problem": _problem(first.get((check, case)), second.get((check, case))),
+            "check": key[0],
+            "case": key[1],
+            "archived": concluded(first[key]) if key in first else None,
+            "rebuilt": concluded(second[key]) if key in second else None,
+            "problem": _problem(first.get(key), second.get(key)),
         }
-        for check, case in dict.fromkeys((*first, *second))
+        for key in dict.fromkeys((*first, *second))
     ]
-
-
-def _concluded(verdict: RecordedVerdict | None) -> dict[str, Any] | None:
-    if verdict is None:
-        return None
-    return {"outcome": verdict.outcome, "expected": verdict.expected, "diagnosis": list(verdict.diagnosis)}
 
 
 def _problem(archived: RecordedVerdict | None, rebuilt: RecordedVerdict | None) -> str | None:
@@ -111,7 +119,7 @@ def _problem(archived: RecordedVerdict | None, rebuilt: RecordedVerdict | None) 
         return "was not reached again"
     if archived is None:
         return "is not in the archive"
-    if _concluded(archived) != _concluded(rebuilt):
+    if concluded(archived) != concluded(rebuilt):
         return f"was {_told(archived)}, rebuilt {_told(rebuilt)}"
     return f"{rebuilt.problem}, as archived" if rebuilt.problem else None
 
@@ -122,27 +130,38 @@ def _told(verdict: RecordedVerdict) -> str:
 
 
 def document_of(
-    experiment: str, sides: Sides, files: Sequence[Compared], verdicts: Sequence[Mapping[str, Any]]
+    experiment: str,
+    sides: Sides,
+    files: Sequence[Compared],
+    verdicts: Sequence[Mapping[str, Any]],
+    scores: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """What rebuild.json holds. `holds`: whether all that is promised is so; bit-equality is not among it."""
-    names = {of.name: short_name(of.name, experiment) for of in files}
-    groups = {of.name: group_of(names[of.name]) for of in files}
+    """What rebuild.json holds. `holds`: whether all that is promised is so; bit-equality is not among it.
+
+    `farther`: files that differ by more than the tolerance, which after many updates another processor may bring about;
+    figures last.
+    """
+    groups = {of.name: group_of(short_name(of.name, experiment)) for of in files}
     digests = [comparison_digest(side) for side in (sides.archived, sides.rebuilt)]
-    unkept = [of.name for of in files if of.state == MISSING or (of.state == DIFFERS and is_exact(of.name))]
+    unkept = [of.name for of in files if not of.is_kept]
+    farther = [of.name for of in files if of.is_kept and of.state == DIFFERS]
+    problems = [row for row in (*verdicts, *scores) if row["problem"]]
     return {
         "experiment": experiment,
         "archived_digest": digests[0],
         "rebuilt_digest": digests[1],
         "same_results": digests[0] == digests[1],
-        "tolerances": {"tensors": TENSORS, "numbers": NUMBERS},
+        "tolerances": {"tensors": TENSORS, "numbers": NUMBERS, "scores": SCORES},
         "folders": [
             {"folder": group} | {state: _count(files, groups, group, state) for state in STATES}
             for group in in_order(groups.values())
         ],
         "files": [{"name": of.name, "state": of.state, "why": of.why} for of in files if of.state != IDENTICAL],
         "verdicts": list(verdicts),
+        "scores": list(scores),
         "unkept": unkept,
-        "holds": bool(verdicts) and not unkept and not any(verdict["problem"] for verdict in verdicts),
+        "farther": sorted(farther, key=lambda name: name.endswith(DRAWN)),
+        "holds": bool(verdicts) and not unkept and not problems,
     }
 
 

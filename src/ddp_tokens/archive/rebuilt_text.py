@@ -3,15 +3,16 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ddp_tokens.archive.comparison_texts import bounded
 from ddp_tokens.archive.markup import text_table
-from ddp_tokens.archive.rebuilt import DIFFERS, MISSING, STATES, WITHIN
+from ddp_tokens.archive.rebuilt import ADDED, DIFFERS, MISSING, STATES, WITHIN
 
 Document = Mapping[str, Any]
 SHOWN = 20
 
 
 def as_text(document: Document) -> str:
-    return "\n\n".join([_folders(document), *_files(document), *_verdicts(document), conclusion(document)]) + "\n"
+    return "\n\n".join([_folders(document), *_files(document), *_judged(document), conclusion(document)]) + "\n"
 
 
 def _folders(document: Document) -> str:
@@ -27,24 +28,33 @@ def _files(document: Document) -> list[str]:
             f"Within tolerance: tensors differ by at most {tensors:g} of their norm, numbers by {numbers:g} of "
             "themselves, and what was concluded in a file of verdicts is the same."
         )
-    for state in (DIFFERS, MISSING):
-        told = [f"{of['name']} ({of['why']})" if of["why"] else of["name"] for of in _in(document["files"], state)]
-        parts += ["\n".join([f"{state.capitalize()}:", *_bounded(told)])] if told else []
+    for state in (DIFFERS, MISSING, ADDED):
+        told = [_told(of) for of in document["files"] if of["state"] == state]
+        parts += [_listed(state.capitalize(), told)] if told else []
     return parts
 
 
-def _in(files: Sequence[Document], state: str) -> list[Document]:
-    return [of for of in files if of["state"] == state]
+def _told(of: Document) -> str:
+    return f"{of['name']} ({of['why']})" if of["why"] else str(of["name"])
 
 
-def _verdicts(document: Document) -> list[str]:
-    told = [f"{of['check']}/{of['case']} {of['problem']}" for of in document["verdicts"] if of["problem"]]
-    number = len(document["verdicts"])
-    if not number:
+def _judged(document: Document) -> list[str]:
+    if not document["verdicts"]:
         return ["Verdicts: none was reached again."]
+    verdicts = [(f"{of['check']}/{of['case']}", of["problem"]) for of in document["verdicts"]]
+    scores = [(f"{of['split']}.{of['name']}", of["problem"]) for of in document["scores"]]
+    within = f"as archived, to {document['tolerances']['scores']:g} of themselves or of 1"
+    return [
+        _counted("Verdicts", verdicts, "as archived and as expected"),
+        *([_counted("Scores", scores, within)] if scores else []),
+    ]
+
+
+def _counted(title: str, judged: Sequence[tuple[str, str | None]], right: str) -> str:
+    told = [f"{name} {problem}" for name, problem in judged if problem]
     if told:
-        return ["\n".join([f"Verdicts: {len(told)} of {number} are not as archived and as expected:", *_bounded(told)])]
-    return [f"Verdicts: all {number} are as archived and as expected."]
+        return _listed(f"{title}: {len(told)} of {len(judged)} are not {right}", told)
+    return f"{title}: all {len(judged)} are {right}."
 
 
 def conclusion(document: Document) -> str:
@@ -53,13 +63,21 @@ def conclusion(document: Document) -> str:
         digests = f"the results are the same, byte for byte: comparison digest {archived}"
     else:
         digests = f"not the same byte for byte: comparison digest archived {archived}, rebuilt {rebuilt}"
-    if document["holds"]:
-        return f"The rebuild confirms the archive; {digests}."
-    unkept = document["unkept"]
-    also = f" ({unkept[0]}{f' and {len(unkept) - 1} more' if len(unkept) > 1 else ''})" if unkept else ""
-    return f"The rebuild does NOT confirm the archive{also}; {digests}."
+    return f"{_confirmed(document)}; {digests}."
 
 
-def _bounded(lines: Sequence[str]) -> list[str]:
+def _confirmed(document: Document) -> str:
+    unkept, farther = document["unkept"], document["farther"]
+    if not document["holds"]:
+        return "The rebuild does NOT confirm the archive" + (f" ({bounded(unkept, 1)})" if unkept else "")
+    if not farther:
+        return "The rebuild confirms the archive"
+    first = next(_told(of) for of in document["files"] if of["name"] == farther[0])
+    differ = "1 file differs" if len(farther) == 1 else f"{len(farther)} files differ"
+    which = "it is" if len(farther) == 1 else "the first is"
+    return f"The verdicts and scores are confirmed; {differ} by more than the tolerance, {which} {first}"
+
+
+def _listed(title: str, lines: Sequence[str]) -> str:
     more = [f"  and {len(lines) - SHOWN} more, in rebuild.json"] if len(lines) > SHOWN else []
-    return [f"  {line}" for line in lines[:SHOWN]] + more
+    return "\n".join([f"{title}:", *(f"  {line}" for line in lines[:SHOWN]), *more])

@@ -12,6 +12,7 @@ import pytest
 from ddp_tokens.archive.chain import (
     ENVIRONMENT_LOG,
     Chain,
+    passed_on,
     run_logged,
     sentences_in,
     with_own_environment,
@@ -88,19 +89,67 @@ def test_without_controls_and_without_problems(tmp_path):
     assert chain.build("tiny", False, 1, lambda stage: None) == []
 
 
+NO_TEXT = r"printf 'it said \377\n'; exit 1"
+
+
+def test_what_is_said_need_not_be_text(project, monkeypatch):
+    chain = Chain(project, program(project, "python", NO_TEXT), os.environ)
+    assert chain.build("tiny", False, 1, lambda stage: None) == ["it said \ufffd"]
+    program(project, "make", NO_TEXT)
+    monkeypatch.setenv("PATH", f"{project / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    with pytest.raises(ArchiveError, match="could not be made: it said \ufffd"):
+        with_own_environment(project)
+
+
 def test_settings_that_cannot_be_read(tmp_path):
     chain = Chain(tmp_path, program(tmp_path, "python", "echo ConfigError: no >&2; exit 1"), os.environ)
     with pytest.raises(ArchiveError, match=r"config/tiny.yaml cannot be read: ConfigError: no"):
         chain.settings("tiny")
 
 
-def test_this_python_takes_the_unpacked_source_first(tmp_path, monkeypatch):
+def test_this_python_takes_the_unpacked_source_alone(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", "/elsewhere")
     chain = with_this_python(tmp_path)
-    assert chain.environment["PYTHONPATH"] == f"{tmp_path}/src{os.pathsep}/elsewhere"
+    assert chain.environment["PYTHONPATH"] == f"{tmp_path}/src"
     assert chain.environment["PATH"].split(os.pathsep)[0] == str(Path(sys.executable).parent)
-    monkeypatch.delenv("PYTHONPATH")
-    assert with_this_python(tmp_path).environment["PYTHONPATH"] == f"{tmp_path}/src"
+
+
+FROM_OUTSIDE = (
+    *("SNAKEMAKE_PROFILE", "SNAKEMAKE_OUTPUT_CACHE", "MAKEFLAGS", "MAKEFILES", "MAKELEVEL", "GNUMAKEFLAGS", "MFLAGS"),
+    *("PIP_TARGET", "PIP_PREFIX", "PIP_USER", "PIP_REQUIRE_HASHES", "PYTHONOPTIMIZE", "PYTHONWARNINGS", "PYTHONHOME"),
+    *("PYTHONSTARTUP", "VIRTUAL_ENV", "VIRTUAL_ENV_PROMPT", "CONDA_PREFIX", "RANK", "WORLD_SIZE", "LOCAL_RANK"),
+    *("LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "MPLBACKEND"),
+)
+NEEDED = (
+    *("HOME", "PATH", "LANG", "TMPDIR", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_CONFIG_FILE"),
+    *("PIP_CERT", "PIP_CACHE_DIR", "HTTPS_PROXY", "https_proxy", "no_proxy", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"),
+    *("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "LD_LIBRARY_PATH"),
+)
+
+
+def test_of_the_environment_only_what_cannot_change_the_chain_is_passed_on():
+    assert list(passed_on(dict.fromkeys([*FROM_OUTSIDE, *NEEDED], "x"))) == list(NEEDED)
+
+
+@pytest.mark.parametrize("name", FROM_OUTSIDE)
+def test_neither_chain_sees_what_would_change_it(project, monkeypatch, name):
+    monkeypatch.setenv(name, "from outside")
+    program(project, "make", "env")
+    monkeypatch.setenv("PATH", f"{project / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    for chain in (with_this_python(project), with_own_environment(project)):
+        assert "from outside" not in chain.environment.values()
+    assert "from outside" not in (project / ENVIRONMENT_LOG).read_text()
+
+
+def test_what_is_kept_for_later_lies_in_the_folder(project, monkeypatch):
+    """But for pip, whose cache is where it always is."""
+    monkeypatch.setenv("XDG_CACHE_HOME", "/elsewhere")
+    program(project, "make", "env")
+    monkeypatch.setenv("PATH", f"{project / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    for chain in (with_this_python(project), with_own_environment(project)):
+        assert chain.environment["XDG_CACHE_HOME"] == f"{project}/.cache"
+        assert chain.environment["MPLCONFIGDIR"] == f"{project}/.cache/matplotlib"
+    assert "XDG_CACHE_HOME=/elsewhere" in (project / ENVIRONMENT_LOG).read_text().splitlines()
 
 
 @pytest.fixture

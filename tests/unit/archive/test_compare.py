@@ -76,6 +76,14 @@ def test_an_archive_and_itself(before, capsys):
     assert "Both: 0 of 0 controls." in out
 
 
+def test_whether_all_is_as_expected_is_seen_from_the_verdicts(before, after, tmp_path, capsys):
+    """Both say of themselves that it is, in archive.json."""
+    none = write_archive(tmp_path / "none.zip", files_of(of_summary=summary()))
+    told = "Verdicts: before, all are as expected; after, NOT all are as expected."
+    assert told in printed(capsys, before, after)
+    assert told in printed(capsys, before, none)
+
+
 def test_two_experiments_are_said_first(before, tmp_path, capsys):
     other = write_archive(tmp_path / "other.zip", files_of("other"), "other")
     assert printed(capsys, before, other).splitlines()[2] == "Two experiments: tiny before, other after."

@@ -8,8 +8,11 @@ from safetensors.numpy import save_file
 
 from ddp_tokens.archive.nearness import (
     NUMBERS,
+    SCORES,
     TENSORS,
+    compare_scores,
     is_exact,
+    must_hold,
     relative_distance,
     unlike,
     unlike_arrays,
@@ -77,11 +80,11 @@ def test_tensors_of_another_shape(rebuilt, told):
         ({"a": 0.0}, {"a": 1e-30}, "a: 0.0 archived, 1e-30 rebuilt"),
         ({"a": 1}, {"a": 1.0}, "a: 1 archived, 1.0 rebuilt"),
         ({"a": True}, {"a": 1}, "a: true archived, 1 rebuilt"),
-        ({"a": 1}, {"b": 1}, "the whole: other fields"),
-        ({"a": {"b": 1}}, {"a": {"b": 1, "c": 2}}, "a: other fields"),
-        ([1, 2], [1], "the whole: 2 entries archived, 1 rebuilt"),
+        ({"a": 1}, {"b": 1}, "a: 1 archived, missing rebuilt"),
+        ({"a": {"b": 1}}, {"a": {"b": 1, "c": 2}}, "a.c: missing archived, 2 rebuilt"),
+        ([1, 2], [1], "the whole: a list of 2 archived, a list of 1 rebuilt"),
         ([{"a": "x"}], [{"a": "y"}], '[0].a: "x" archived, "y" rebuilt'),
-        ({"a": A}, {"a": B}, f'a: "{A[:59]}... archived, "{B[:59]}... rebuilt'),
+        ({"a": A}, {"a": B}, f'a: "{A}" archived, "{B}" rebuilt'),
         ({"a": "x"}, {"a": None}, 'a: "x" archived, null rebuilt'),
     ],
 )
@@ -112,6 +115,74 @@ def test_of_verdicts_only_the_conclusion_counts(deeper):
     assert unlike_verdicts(document("pass", 1e-9), document("pass", 5e-9)) is None
     told = unlike_verdicts(document("pass", 1e-9), document("fail", 1e-9))
     assert told == 'verdicts[0].outcome: "pass" archived, "fail" rebuilt'
+
+
+def scored(accuracy):
+    return {"verdicts": [], "evaluation": {"test": {"accuracy": accuracy, "units": 1000}}}
+
+
+def problems(archived, rebuilt, units=1000):
+    """Of test scores."""
+    rebuilt = {"test": rebuilt | {"units": units}, "samples": ["x"]}
+    return {row["name"]: row["problem"] for row in compare_scores({"test": archived, "checkpoint": "y"}, rebuilt)}
+
+
+@pytest.mark.parametrize(
+    ("archived", "rebuilt", "holds"),
+    [
+        ({"loss": 0.0153}, {"loss": 0.0163}, True),  # as measured
+        ({"loss": 0.5}, {"loss": 0.5 + SCORES * 0.9}, True),
+        ({"loss": 0.5}, {"loss": 0.5 + SCORES * 1.1}, False),
+        ({"loss": 0.5}, {"loss": 0.5 - SCORES * 1.1}, False),
+        ({"perplexity": 5.0}, {"perplexity": 5 + 5 * SCORES * 0.9}, True),
+        ({"perplexity": 5.0}, {"perplexity": 5 + 5 * SCORES * 1.1}, False),
+        ({"accuracy": 0.99}, {"accuracy": 0.54}, False),
+        ({"accuracy": 1.0}, {"accuracy": None}, False),
+        ({"accuracy": None}, {"accuracy": None}, True),
+        ({"accuracy": 1.0}, {}, False),
+        ({}, {"accuracy": 1.0}, False),
+    ],
+)
+def test_scores(archived, rebuilt, holds):
+    [[name, problem]] = problems(archived, rebuilt).items()
+    assert (problem is None) == holds
+    if not holds:
+        a, b = (json.dumps(side[name]) if name in side else "missing" for side in (archived, rebuilt))
+        assert problem == f"was {a}, rebuilt {b}"
+
+
+def test_of_few_units_one_may_be_judged_otherwise():
+    assert problems({"accuracy": 3 / 8}, {"accuracy": 4 / 8}, units=8) == {"accuracy": None}
+    assert problems({"accuracy": 3 / 8}, {"accuracy": 5 / 8}, units=8)["accuracy"] is not None
+    assert problems({"loss": 3 / 8}, {"loss": 4 / 8}, units=8)["loss"] is not None
+
+
+def test_what_was_not_scored_again():
+    [row] = compare_scores({"test": {"loss": 1.0}}, {})
+    assert row == {"split": "test", "name": "loss", "archived": 1.0, "rebuilt": None} | {
+        "problem": "was 1.0, rebuilt missing"
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "must"),
+    [
+        ("results/tiny/plan.json", True),
+        ("results/tiny/initial.safetensors", True),
+        ("results/controls/cases/a/initial.safetensors", True),
+        ("results/tiny/reference/parts.safetensors", True),
+        ("results/tiny/gradients/token_mean.float64.safetensors", True),
+        ("results/tiny/checks/loss.json", True),
+        ("results/tiny/summary.json", True),
+        ("results/controls/controls.csv", True),
+        ("results/tiny/evaluation.json", False),  # its scores are told by themselves
+        ("results/tiny/runs/resume/step-0004/model.safetensors", False),
+        ("results/tiny/runs/resume/history.jsonl", False),
+        ("results/tiny/figures/tokens.svg", False),
+    ],
+)
+def test_what_no_other_machine_changes(name, must):
+    assert must_hold(name) == must
 
 
 @pytest.mark.parametrize(
@@ -150,9 +221,11 @@ def written(folder, name, content):
         ("results/tiny/evaluation.json", [1.0], "[NaN]", "cannot be read"),
         ("results/tiny/runs/resume/history.jsonl", '{"a": 1.0}\n{"a": 2.0}\n', '{"a": 1.0}\n{"a": 2.00001}\n', None),
         ("results/tiny/runs/resume/history.jsonl", '{"a": 1.0}\n', '{"a": 3.0}\n', "[0].a: 1.0 archived"),
-        ("results/tiny/some.yaml", "a: 1.0\n", "a: 1.00001  # other\n", None),
-        ("results/tiny/checks/loss.json", {"verdicts": []}, {"verdicts": [{}]}, "verdicts: 0 entries archived"),
+        ("results/tiny/checks/loss.json", {"verdicts": []}, {"verdicts": [{}]}, "verdicts: a list of 0 archived"),
         ("results/tiny/checks/loss.json", {"verdicts": []}, [], "holds no verdicts"),
+        ("results/tiny/summary.json", {"verdicts": []}, {"verdicts": [], "evaluation": {}}, None),
+        ("results/tiny/summary.json", scored(0.99), scored(0.54), "evaluation.test.accuracy was 0.99, rebuilt 0.54"),
+        ("results/tiny/summary.json", scored(0.99), scored(0.991), None),
         ("results/tiny/summary.csv", "case,outcome,criterion\na,pass,1\n", "case,outcome,criterion\na,pass,2\n", None),
         ("results/controls/controls.csv", "name,outcome\na,pass\n", "name,outcome\na,fail\n", "row 1.outcome"),
         ("results/tiny/figures/tokens.svg", "<svg/>", "<svg />", "other bytes"),

@@ -3,15 +3,18 @@
 import os
 
 import pytest
+import yaml
 
 from ddp_tokens.archive import rebuild as module
 from ddp_tokens.archive.chain import Chain
+from ddp_tokens.archive.collect import OF_CONTROLS, OF_EXPERIMENT, result_files
 from ddp_tokens.archive.folders import require_buildable, unpack_project
-from ddp_tokens.archive.rebuild import main
+from ddp_tokens.archive.rebuild import main, rebuilt_files
 from ddp_tokens.archive.recorded import opened
+from ddp_tokens.config import Experiment
 from ddp_tokens.errors import ArchiveError
-from ddp_tokens.files import sha256_of_bytes
-from tests.unit.archive.archives import files_of, write_archive
+from ddp_tokens.files import read_json, sha256_of_bytes, write_bytes
+from tests.unit.archive.archives import as_bytes, files_of, write_archive
 
 SOURCE = {
     "source/Snakefile": "rule all:\n",
@@ -42,7 +45,7 @@ def test_source_inputs_and_the_archived_settings_are_unpacked(tmp_path):
     assert unpacked(archive, tmp_path / "new") == {
         "Snakefile": "rule all:\n",
         "config/tiny.yaml": "seed: 1\n",
-        "config/config.yaml": "experiments: [tiny]\n",
+        "config/config.yaml": "experiments:\n- tiny\n",
         "data/README.md": "rows\n",
         "data/rows.jsonl": "{}\n",
         "results/README.md": "what lies here\n",
@@ -73,6 +76,19 @@ def left_out(name, data=b"rows"):
     return {name: {"sha256": sha256_of_bytes(data), "bytes": len(data), "made_by": "nobody"}}
 
 
+@pytest.mark.parametrize("name", ["2024", "on", "null", "1e3", "tiny"])
+def test_any_name_stays_a_name(tmp_path, name):
+    archive = write_archive(tmp_path / "a.zip", files_of(name) | SOURCE, name)
+    unpacked(archive, tmp_path / "new")
+    assert yaml.safe_load((tmp_path / "new" / "config" / "config.yaml").read_text()) == {"experiments": [name]}
+
+
+def test_a_file_in_the_place_of_the_results(tmp_path):
+    """It is no result of this experiment: whether the chain can run beside it is seen when it does."""
+    archive = write_archive(tmp_path / "a.zip", files_of() | {"source/Snakefile": "", "source/results": "a file"})
+    assert unpacked(archive, tmp_path / "new")["results"] == "a file"
+
+
 @pytest.mark.parametrize("name", ["source/docs/large.png", "inputs/data/rows.jsonl"])
 def test_what_was_left_out_and_is_needed(tmp_path, name):
     archive = archive_with(tmp_path, omitted=left_out(name))
@@ -96,7 +112,10 @@ def test_rows_that_lie_elsewhere_must_lie_there(tmp_path):
     assert "Snakefile" in unpacked(archive, tmp_path / "new")
 
 
-@pytest.mark.parametrize(("name", "what"), [("a b", "a space"), ("a:b", "':'"), ("a$b", "'$'"), ("a'b", '"\'"')])
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [("a b", "a space"), ("a:b", "':'"), ("a$b", "'$'"), ("a'b", '"\'"'), ("a{b", "'{'"), ("a}b", "'}'")],
+)
 def test_a_path_in_which_nothing_can_be_built(tmp_path, name, what):
     with pytest.raises(
         ArchiveError, match=r"nothing can be built in a folder with .* in its path: name another"
@@ -182,6 +201,116 @@ def test_verdicts_that_are_not_reached_are_missing(tmp_path, chain_that, capsys)
     assert "results/tiny/checks/loss.json" in out.split("Missing:")[1]
     assert "does NOT confirm" in out
     assert (tmp_path / "new" / "rebuild.json").exists()
+
+
+MADE_UP = {
+    "results/tiny/plan.json": "[]\n",
+    "results/tiny/evaluation.json": {"test": {"loss": 0.5, "accuracy": 0.54, "units": 1000}},
+    "results/controls/config.yaml": "seed: 2\n",
+    "results/controls/trained/lost/history.jsonl": '{"loss": 1.0}\n',
+    "source/config/controls.yaml": "seed: 2\n",
+}
+
+
+def made_up(**changes):
+    """What an archive holds with controls. `changes`: field of a verdict of the controls -> value."""
+    checks = {"check": "loss", "verdicts": [VERDICT]}
+    control = {"check": "window", "verdict": VERDICT | {"case": "lost"} | changes}
+    controls = {"headline": "1 of 1", "verdicts": [control]}
+    return MADE_UP | {"results/tiny/checks/loss.json": checks, "results/controls/controls.json": controls}
+
+
+@pytest.fixture
+def rebuilt(tmp_path, chain_that, capsys):
+    """Returns exit code, what was printed and rebuild.json of a chain that makes the given files below results/."""
+
+    def run(archived, made):
+        for name, value in (files_of() | made).items():
+            if name.startswith("results/") and not name.endswith("config.yaml"):
+                write_bytes(tmp_path / "made" / name, as_bytes(value))
+        arguments = chain_that(f'test "$1" = -c && exec cat "$3"; cp -r "{tmp_path}/made/results" .')
+        code = main("rebuild", [str(archive_with(tmp_path, archived)), *arguments])
+        return code, capsys.readouterr().out, read_json(tmp_path / "new" / "rebuild.json")
+
+    return run
+
+
+def test_the_same_is_confirmed(rebuilt):
+    code, out, document = rebuilt(made_up(), made_up())
+    assert code == 0, out
+    assert document["same_results"]
+    assert document["archived_digest"] == document["rebuilt_digest"]
+    assert "The rebuild confirms the archive; the results are the same, byte for byte" in out
+
+
+def test_controls_are_compared_too(rebuilt):
+    code, out, document = rebuilt(made_up(), made_up(outcome="fail"))
+    assert code == 1
+    assert [(of["check"], of["case"]) for of in document["verdicts"] if of["problem"]] == [("window", "lost")]
+    assert "window/lost was pass, expected pass, rebuilt fail, expected pass" in out
+    assert document["unkept"] == ["results/controls/controls.json"]
+
+
+def test_controls_that_were_not_reached_again(rebuilt):
+    code, out, document = rebuilt(made_up(), {n: of for n, of in made_up().items() if "controls/controls" not in n})
+    assert code == 1
+    assert "window/lost was not reached again" in out
+    assert document["unkept"] == ["results/controls/controls.json"]
+
+
+def test_scores_that_are_not_reached_again(rebuilt):
+    """The injected fault: an archive that claims a better accuracy."""
+    better = {"results/tiny/evaluation.json": {"test": {"loss": 0.5, "accuracy": 0.99, "units": 1000}}}
+    code, out, document = rebuilt(made_up() | better, made_up())
+    assert code == 1
+    assert "Scores: 1 of 2 are not as archived" in out
+    assert "test.accuracy was 0.99, rebuilt 0.54" in out
+    assert "does NOT confirm" in out
+    assert document["unkept"] == []
+
+
+def test_no_scores_where_scores_were(rebuilt):
+    code, out, _ = rebuilt(made_up(), made_up() | {"results/tiny/evaluation.json": []})
+    assert code == 1
+    assert "test.accuracy was 0.54, rebuilt missing" in out
+
+
+def test_what_was_trained_farther_away_is_said(rebuilt):
+    other = {"results/controls/trained/lost/history.jsonl": '{"loss": 2.0}\n'}
+    code, out, document = rebuilt(made_up(), made_up() | other)
+    assert code == 0
+    assert document["farther"] == list(other)
+    assert (
+        "The verdicts and scores are confirmed; 1 file differs by more than the tolerance, it is results/contr" in out
+    )
+
+
+@pytest.mark.parametrize("name", ["results/tiny/checks/more.json", "results/controls/cases/more/plan.json"])
+def test_what_only_the_rebuild_has_is_seen(rebuilt, name):
+    code, out, document = rebuilt(made_up(), made_up() | {name: {"check": "more", "verdicts": []}})
+    assert code == 1
+    assert not document["same_results"]
+    assert document["unkept"] == [name]
+    assert name in out.split("Added:")[1]
+
+
+def test_what_no_archive_holds_is_no_file_more(rebuilt):
+    aside = ("tiny/logs/a.log", "tiny/gate.txt", "tiny/checks/.hidden", "controls/gate.txt", "archive/tiny.zip")
+    code, out, document = rebuilt(made_up(), made_up() | {f"results/{name}": "x" for name in aside})
+    assert code == 0, out
+    assert document["same_results"]
+
+
+def test_the_files_are_those_of_an_archive_of_the_rebuild(tmp_path):
+    """Of every part one file, and one in a folder of it."""
+    experiment, controls = Experiment(name="tiny"), Experiment(name="controls")
+    for of, parts in ((experiment, OF_EXPERIMENT), (controls, OF_CONTROLS)):
+        for part in parts:
+            for name in (part,) if "." in part else (f"{part}/a", f"{part}/b/c", f"{part}/.d", f"{part}/.e/f"):
+                write_bytes(tmp_path / "results" / of.name / name, b"")
+        write_bytes(tmp_path / "results" / of.name / "config.yaml", b"")
+    with opened(archive_with(tmp_path, made_up())) as run:
+        assert rebuilt_files(run, tmp_path) == sorted(result_files(tmp_path / "results", experiment, controls))
 
 
 VERDICT = {

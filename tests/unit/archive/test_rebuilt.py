@@ -4,7 +4,9 @@ import json
 
 import pytest
 
+from ddp_tokens.archive.nearness import compare_scores
 from ddp_tokens.archive.rebuilt import (
+    ADDED,
     DIFFERS,
     IDENTICAL,
     MISSING,
@@ -129,25 +131,74 @@ def test_verdicts(archived, rebuilt, problem):
     assert (found["check"], found["case"], found["problem"]) == ("check", "a", problem)
 
 
-def documented(files=(), verdicts=None, rebuilt=None):
+def documented(files=(), verdicts=None, rebuilt=None, scores=()):
     archived = {of.name: "1" for of in files}
     sides = Sides(archived, archived if rebuilt is None else rebuilt)
-    return document_of("tiny", sides, files, compare_verdicts([judged()], [judged()]) if verdicts is None else verdicts)
+    verdicts = compare_verdicts([judged()], [judged()]) if verdicts is None else verdicts
+    return document_of("tiny", sides, files, verdicts, scores)
+
+
+def scored(archived, rebuilt):
+    return compare_scores(*({"test": {"loss": loss}} for loss in (archived, rebuilt)))
 
 
 def test_what_is_promised_holds():
-    files = [
-        Compared("results/tiny/plan.json", IDENTICAL),
-        Compared("results/tiny/figures/a.png", DIFFERS, "other bytes"),
-    ]
-    document = documented(files, rebuilt={"results/tiny/plan.json": "1", "results/tiny/figures/a.png": "2"})
+    files = [Compared("results/tiny/plan.json", IDENTICAL), Compared("results/tiny/initial.safetensors", WITHIN)]
+    rebuilt = {"results/tiny/plan.json": "1", "results/tiny/initial.safetensors": "2"}
+    document = documented(files, rebuilt=rebuilt, scores=scored(0.5, 0.501))
     assert document["holds"]
     assert not document["same_results"]
-    assert document["folders"][0] == {"folder": "plan", IDENTICAL: 1, WITHIN: 0, DIFFERS: 0, MISSING: 0}
+    assert document["folders"][0] == {"folder": "plan", IDENTICAL: 1, WITHIN: 0, DIFFERS: 0, MISSING: 0, ADDED: 0}
     text = as_text(document)
-    assert "results/tiny/figures/a.png (other bytes)" in text
     assert "Verdicts: all 1 are as archived and as expected." in text
+    assert "Scores: all 1 are as archived, to 0.01 of themselves or of 1" in text
     assert "The rebuild confirms the archive; not the same byte for byte" in text
+
+
+MODEL = Compared("results/tiny/runs/resume/step-0004/model.safetensors", DIFFERS, "a: 0.1 of its norm")
+FIGURE = Compared("results/tiny/figures/a.png", DIFFERS, "other bytes")
+
+
+@pytest.mark.parametrize(
+    ("files", "told"),
+    [
+        ([FIGURE, MODEL], f"2 files differ by more than the tolerance, the first is {MODEL.name} (a: 0.1 of its norm)"),
+        ([FIGURE], f"1 file differs by more than the tolerance, it is {FIGURE.name} (other bytes)"),
+        (
+            [Compared("results/tiny/gradients/a.safetensors", DIFFERS, NOT_HELD)],
+            f"1 file differs by more than the tolerance, it is results/tiny/gradients/a.safetensors ({NOT_HELD})",
+        ),
+        (
+            [Compared("results/tiny/evaluation.json", DIFFERS, "samples[0]: x")],
+            "1 file differs by more than the tolerance, it is results/tiny/evaluation.json (samples[0]: x)",
+        ),
+    ],
+)
+def test_weights_that_differ_are_no_failure_and_no_confirmation(files, told):
+    document = documented(files, rebuilt={of.name: "2" for of in files})
+    assert document["holds"]
+    text = as_text(document)
+    assert f"The verdicts and scores are confirmed; {told}; not the same byte for byte" in text
+    assert "confirms the archive" not in text
+
+
+@pytest.mark.parametrize("rebuilt", [0.54, None])
+def test_a_score_that_is_not_reached_again(rebuilt):
+    document = documented(scores=scored(0.99, rebuilt))
+    assert not document["holds"]
+    text = as_text(document)
+    assert "Scores: 1 of 1 are not as archived, to 0.01 of themselves or of 1:\n  test.loss was 0.99, rebuilt " in text
+    assert "The rebuild does NOT confirm the archive; " in text
+
+
+def test_a_file_that_only_the_rebuild_has(tmp_path):
+    plan, more = "results/tiny/plan.json", "results/tiny/checks/more.json"
+    found = compared(tmp_path, {plan: [1]}, {plan: [1], more: [2]})
+    assert states(found) == {plan: IDENTICAL, more: ADDED}
+    document = document_of("tiny", Sides({plan: "1"}, {plan: "1", more: "2"}), list(found.values()), [], [])
+    assert not document["same_results"]
+    assert document["unkept"] == [more]
+    assert f"Added:\n  {more}" in as_text(document)
 
 
 @pytest.mark.parametrize(
@@ -156,6 +207,12 @@ def test_what_is_promised_holds():
         {"files": [Compared("results/tiny/plan.json", DIFFERS, "x")]},
         {"files": [Compared("results/tiny/corpus/rows.jsonl", DIFFERS, "x")]},
         {"files": [Compared("results/tiny/config.yaml", DIFFERS, "x")]},
+        {"files": [Compared("results/tiny/config.yaml", DIFFERS, NOT_HELD)]},
+        {"files": [Compared("results/tiny/initial.safetensors", DIFFERS, "x")]},
+        {"files": [Compared("results/tiny/reference/native.safetensors", DIFFERS, "x")]},
+        {"files": [Compared("results/tiny/gradients/token_mean.native.safetensors", DIFFERS, "x")]},
+        {"files": [Compared("results/tiny/summary.json", DIFFERS, "x")]},
+        {"files": [Compared("results/tiny/checks/more.json", ADDED)]},
         {"files": [Compared("results/tiny/figures/a.png", MISSING)]},
         {"verdicts": compare_verdicts([judged()], [judged(outcome="fail")])},
         {"verdicts": []},
@@ -185,5 +242,5 @@ def test_the_same_results():
 def test_names_are_bounded():
     files = [Compared(f"results/tiny/figures/{number:02}.png", DIFFERS, "other bytes") for number in range(SHOWN + 3)]
     text = as_text(documented(files))
-    assert text.count(".png") == SHOWN
+    assert text.split("Verdicts:")[0].count(".png") == SHOWN
     assert "and 3 more, in rebuild.json" in text
