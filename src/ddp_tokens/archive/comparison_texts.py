@@ -6,10 +6,12 @@ from typing import Any
 from urllib.parse import quote
 
 from ddp_tokens.archive.markup import in_markdown, markdown_table, text_table
+from ddp_tokens.archive.told import more, shown
 from ddp_tokens.report import exact_text, number_text
 
 ABSENT = "absent"
 SHOWN, ROWS_SHOWN = 20, 60
+ROWS_LEFT_OUT = "And {} more rows, which --format json has."
 PAIR = ("before", "after")
 COUNTS = {"identical": "identical", "differing": "differ", "only_before": "only before", "only_after": "only after"}
 Document = Mapping[str, Any]
@@ -29,9 +31,9 @@ class Section:
 
 
 def as_text(document: Document) -> str:
-    parts = [*opening(document)]
+    parts = [*map(shown, opening(document))]
     for section in sections(document):
-        parts.append(f"{section.title}\n\n{_body(section, text_table, str)}")
+        parts.append(f"{section.title}\n\n{_body(section, text_table, shown)}")
     return "\n\n".join(parts) + "\n"
 
 
@@ -47,10 +49,9 @@ def as_markdown(document: Document, figures: Mapping[str, Collection[str]] | Non
 
 
 def _body(section: Section, table: TableWriter, escaped: Callable[[str], str]) -> str:
-    shown, more = section.rows[:ROWS_SHOWN], len(section.rows) - ROWS_SHOWN
-    first = table(section.headers, shown, section.numbers) if shown else escaped(section.empty)
-    notes = [f"And {more} more rows, which --format json has.", *section.notes] if more > 0 else section.notes
-    return "\n\n".join([first, *map(escaped, notes)])
+    rows, others = section.rows[:ROWS_SHOWN], more(len(section.rows) - ROWS_SHOWN, ROWS_LEFT_OUT)
+    first = table(section.headers, rows, section.numbers) if rows else escaped(section.empty)
+    return "\n\n".join([first, *map(escaped, [*[others] * bool(others), *section.notes])])
 
 
 def _figures(figures: Mapping[str, Collection[str]]) -> str:
@@ -145,8 +146,7 @@ def _files(files: Document) -> Section:
 
 def bounded(names: Sequence[str], shown: int = SHOWN) -> str:
     """Names in a sentence, at most so many of them."""
-    more = f" and {len(names) - shown} more" if len(names) > shown else ""
-    return ", ".join(names[:shown]) + more
+    return ", ".join(names[:shown]) + more(len(names) - shown)
 
 
 def _pair(row: Document, told: Callable[[Any], str]) -> list[str]:

@@ -19,22 +19,22 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from ddp_tokens.archive.arguments import add_archives
 from ddp_tokens.archive.chain import ENVIRONMENT_LOG, LOG, Chain, with_own_environment, with_this_python
 from ddp_tokens.archive.collect import OF_CONTROLS, OF_EXPERIMENT
 from ddp_tokens.archive.folders import require_buildable, require_new, unpack_project
 from ddp_tokens.archive.layout import CONFIG, CONTROLS, results_of
 from ddp_tokens.archive.nearness import compare_scores
-from ddp_tokens.archive.reading import LIMIT_BYTES
 from ddp_tokens.archive.rebuilt import Sides, compare_files, compare_verdicts, document_of
 from ddp_tokens.archive.rebuilt_text import as_text
 from ddp_tokens.archive.recorded import Check, Controls, RecordedVerdict, Run, opened
+from ddp_tokens.archive.told import shown
 from ddp_tokens.build import INTERRUPTED
 from ddp_tokens.errors import ArchiveError, EvidenceError
 from ddp_tokens.files import read_json, sha256, write_json, write_text
 from ddp_tokens.hardware import cores
 from ddp_tokens.layout import Layout
 
-GIB = 2**30
 ARCHIVED = ".archived"
 DOCUMENT = "rebuild.json"
 UNCONFIRMED = 1
@@ -44,7 +44,7 @@ def main(program: str, arguments: Sequence[str]) -> int:
     asked = _parsed(program, arguments)
     require_buildable(asked.into)
     require_new(asked.into)
-    with opened(asked.archive, asked.limit_gib * GIB) as run:
+    with opened(asked.archive, asked.limit) as run:
         try:
             return rebuild(run, asked.into, asked.cores, asked.use_this_python)
         except KeyboardInterrupt:
@@ -60,14 +60,11 @@ def _parsed(program: str, arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog=program, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
-    parser.add_argument("archive", type=Path, metavar="ARCHIVE.zip")
+    add_archives(parser)
     parser.add_argument("--into", type=Path, required=True, metavar="DIR", help="a folder to make, or an empty one")
     parser.add_argument("--cores", type=_number, default=cores(), help=f"default: all, here {cores()}")
     parser.add_argument(
         "--use-this-python", action="store_true", help="install nothing; use the packages of this Python"
-    )
-    parser.add_argument(
-        "--limit-gib", type=_number, default=LIMIT_BYTES // GIB, help="refuse an archive that unpacks to more"
     )
     return parser.parse_args(arguments)
 
@@ -89,9 +86,9 @@ def rebuild(run: Run, folder: Path, cores: int, use_this_python: bool) -> int:
         chain = with_own_environment(folder)
     problems = chain.build(run.experiment, run.holds_controls, cores, _tell)
     for problem in problems:
-        print(f"Snakemake: {problem}")
+        print(f"Snakemake: {shown(problem)}")
     if problems and not Layout(folder / results_of(run.experiment)).plan.exists():
-        raise ArchiveError(f"nothing could be built: {problems[0]} ({folder / LOG} has all that was said)")
+        raise ArchiveError(f"nothing could be built: {shown(problems[0])} ({folder / LOG} has all that was said)")
     _tell("compare with the archive")
     document = compared(run, chain)
     write_json(folder / DOCUMENT, document)

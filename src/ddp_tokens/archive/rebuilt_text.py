@@ -6,6 +6,7 @@ from typing import Any
 from ddp_tokens.archive.comparison_texts import bounded
 from ddp_tokens.archive.markup import text_table
 from ddp_tokens.archive.rebuilt import ADDED, DIFFERS, MISSING, STATES, WITHIN
+from ddp_tokens.archive.told import more, plural, shown
 
 Document = Mapping[str, Any]
 SHOWN = 20
@@ -35,7 +36,7 @@ def _files(document: Document) -> list[str]:
 
 
 def _told(of: Document) -> str:
-    return f"{of['name']} ({of['why']})" if of["why"] else str(of["name"])
+    return shown(f"{of['name']} ({of['why']})" if of["why"] else str(of["name"]))
 
 
 def _judged(document: Document) -> list[str]:
@@ -51,7 +52,7 @@ def _judged(document: Document) -> list[str]:
 
 
 def _counted(title: str, judged: Sequence[tuple[str, str | None]], right: str) -> str:
-    told = [f"{name} {problem}" for name, problem in judged if problem]
+    told = [shown(f"{name} {problem}") for name, problem in judged if problem]
     if told:
         return _listed(f"{title}: {len(told)} of {len(judged)} are not {right}", told)
     return f"{title}: all {len(judged)} are {right}."
@@ -69,15 +70,15 @@ def conclusion(document: Document) -> str:
 def _confirmed(document: Document) -> str:
     unkept, farther = document["unkept"], document["farther"]
     if not document["holds"]:
-        return "The rebuild does NOT confirm the archive" + (f" ({bounded(unkept, 1)})" if unkept else "")
+        return "The rebuild does NOT confirm the archive" + (f" ({shown(bounded(unkept, 1))})" if unkept else "")
     if not farther:
         return "The rebuild confirms the archive"
     first = next(_told(of) for of in document["files"] if of["name"] == farther[0])
-    differ = "1 file differs" if len(farther) == 1 else f"{len(farther)} files differ"
+    differ = f"{plural(len(farther), 'file')} differ{'s' * (len(farther) == 1)}"
     which = "it is" if len(farther) == 1 else "the first is"
     return f"The verdicts and scores are confirmed; {differ} by more than the tolerance, {which} {first}"
 
 
 def _listed(title: str, lines: Sequence[str]) -> str:
-    more = [f"  and {len(lines) - SHOWN} more, in rebuild.json"] if len(lines) > SHOWN else []
-    return "\n".join([f"{title}:", *(f"  {line}" for line in lines[:SHOWN]), *more])
+    others = more(len(lines) - SHOWN, "  and {} more, in rebuild.json")
+    return "\n".join([f"{title}:", *(f"  {line}" for line in lines[:SHOWN]), *[others] * bool(others)])

@@ -150,13 +150,15 @@ def test_an_altered_archive_is_not_unpacked(tmp_path):
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize("option", ["--cores", "--limit-gib"])
+@pytest.mark.parametrize(
+    ("option", "told"), [("--cores", "a whole number from 1 is needed"), ("--limit-gib", "argument --limit-gib")]
+)
 @pytest.mark.parametrize("value", ["0", "-1", "many"])
-def test_numbers_must_be_positive(tmp_path, capsys, option, value):
+def test_numbers_must_be_positive(tmp_path, capsys, option, told, value):
     with pytest.raises(SystemExit) as ended:
         main("rebuild", ["tiny.zip", "--into", str(tmp_path / "new"), option, value])
     assert ended.value.code == 2
-    assert "a whole number from 1 is needed" in capsys.readouterr().err
+    assert told in capsys.readouterr().err
 
 
 @pytest.fixture
