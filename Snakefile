@@ -3,7 +3,8 @@
 import os
 import sys
 
-from ddp_tokens.archive.building import limit_mib, measured, source_file
+from ddp_tokens.archive.building import archived, limit_mib, measured, source_file
+from ddp_tokens.archive.collect import require_archivable
 from ddp_tokens.errors import UserError
 from ddp_tokens.workflow import (
     CONTROL_WORLD_SIZES,
@@ -49,6 +50,8 @@ wildcard_constraints:
 onstart:
     experiments.require_alone()
     experiments.require_ready(is_submitted=not workflow.local_exec, targets=targets)
+    for name in archived(targets, experiments.names):
+        require_archivable(experiments.get(name))
 
 
 onerror:

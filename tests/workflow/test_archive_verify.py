@@ -17,7 +17,9 @@ from safetensors.numpy import load, save
 from ddp_tokens.archive import verify as module
 from ddp_tokens.archive.layout import CONFIG, DOCUMENT, SUMS, results_of, sums
 from ddp_tokens.archive.reading import open_archive
+from ddp_tokens.archive.rejudge import Judgement
 from ddp_tokens.archive.verify import main, verify
+from ddp_tokens.checks.verdict import Verdict
 from ddp_tokens.files import sha256_of_bytes, to_json
 from ddp_tokens.judging import JUDGES
 from tests.unit.archive.made import finished, write
@@ -26,6 +28,7 @@ from tests.workflow.archives import ARCHIVE, without_controls
 TINY = results_of("tiny")
 SETTINGS = f"{TINY}/{CONFIG}"
 PAGES = "README.md, CHECKLIST.md, report.html"
+A_VERDICT = Verdict("one", "pass", "pass", "x", {}, {})
 DUMP = f"{TINY}/gradients/token_mean.float64.safetensors"
 
 
@@ -77,7 +80,8 @@ def test_an_archive_that_was_built_is_verified(archived, contents, tmp_path, cap
 
 def about_pages(path, files, monkeypatch):
     """What is said of the pages, where SHA256SUMS is right, whatever the files hold."""
-    monkeypatch.setattr(module, "rejudge", lambda *_: [])
+    whole = [Judgement(name, "", [], [A_VERDICT]) for name in (*JUDGES, "controls")]
+    monkeypatch.setattr(module, "rejudge", lambda *_: whole)
     digests = {name: sha256_of_bytes(data) for name, data in files.items() if name != SUMS}
     with open_archive(write(path, files | {SUMS: sums(digests).encode()})) as archive:
         lines = verify(archive).lines
@@ -228,7 +232,7 @@ def test_settings_that_would_fill_the_memory(path, files):
     for data, problem in (
         ("\n".join(lines).encode(), "refers to parts of itself: settings are written out"),
         (b"# " + b"x" * 70_000, "is too large for settings"),
-        (b"a: " + b"[" * 2_000, "RecursionError (maximum recursion depth exceeded"),
+        (b"a: " + b"[" * 2_000, "RecursionError: maximum recursion depth exceeded"),
     ):
         found = failures(path, files | {SETTINGS: data})
         assert found[0].startswith(f"FAIL  {SETTINGS}: cannot be computed again: ")

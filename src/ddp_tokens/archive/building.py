@@ -1,13 +1,14 @@
 """What the Snakefile asks of the archive while it is parsed."""
 
-from collections.abc import Mapping
-from pathlib import Path
+import os
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ddp_tokens.archive.source import source_document
 from ddp_tokens.errors import ConfigError
 from ddp_tokens.layout import Layout
-from ddp_tokens.workflow import ARCHIVE_LIMIT, RESULTS, file_by_content
+from ddp_tokens.workflow import ARCHIVE, ARCHIVE_LIMIT, RESULTS, file_by_content
 
 DEFAULT_LIMIT_MIB = 256
 MEASURED = ("manifest.json", "prediction.json")
@@ -27,6 +28,13 @@ def measured(name: str) -> list[str]:
     """
     scaling = Layout(Path(RESULTS) / name).scaling
     return [str(scaling / document) for document in MEASURED if (scaling / document).is_file()]
+
+
+def archived(targets: Collection[str], names: Sequence[str]) -> list[str]:
+    """The experiments whose archives a call asks for; `names`: those of the rule `archive`."""
+    asked = {PurePosixPath(os.path.normpath(target)) for target in targets}
+    each = [path.stem for path in sorted(asked) if path.parts[:-1] == (RESULTS, ARCHIVE)]
+    return [*(names if PurePosixPath(ARCHIVE) in asked else []), *each]
 
 
 def limit_mib(config: Mapping[str, Any]) -> int:

@@ -108,19 +108,23 @@ def wall_times(folders: Iterable[Path]) -> str:
     return table.getvalue()
 
 
+def require_archivable(experiment: Experiment) -> None:
+    """Raises ArchiveError for own data whose path leads out of the folder by `..`."""
+    corpus = experiment.corpus
+    if isinstance(corpus, OwnRows | OwnImages) and ".." in Path(corpus.path).parts:
+        raise ArchiveError(
+            f"{experiment.name}: field corpus.path, {corpus.path}, leads out of the project's folder, where a rebuild "
+            "would not find it: give the whole path, or put it into the folder"
+        )
+
+
 def own_inputs(experiment: Experiment, source: Iterable[str]) -> tuple[Files, dict[str, Path]]:
     """Own rows or images that the experiment reads and that are no part of the source: those in the project's folder,
     as name in the archive -> file, and those outside it, which a rebuild must find where they were.
-
-    Raises ArchiveError for a path that leads out of the folder by `..`.
     """
     if not isinstance(experiment.corpus, OwnRows | OwnImages):
         return {}, {}
-    if ".." in Path(experiment.corpus.path).parts:
-        raise ArchiveError(
-            f"{experiment.name}: field corpus.path, {experiment.corpus.path}, leads out of the project's folder, where "
-            "a rebuild would not find it: give the whole path, or put it into the folder"
-        )
+    require_archivable(experiment)
     files, known = source_files_of(experiment.corpus), set(source)
     inside = {str(path): path for path in files if not path.is_absolute()}
     outside = {f"{INPUTS}/{str(path).lstrip('/')}": path for path in files if str(path) not in inside}

@@ -118,8 +118,15 @@ def _file(name: str) -> dict[str, str]:
     return {"name": path.name, "encodingFormat": kind, **told}
 
 
+def authors_of(citation: Mapping[str, Any]) -> list[str]:
+    return [_name_of(author) for author in citation["authors"]]
+
+
+def _name_of(author: Mapping[str, str]) -> str:
+    return " ".join(author[part] for part in PERSON_OR_TEAM if part in author) or author.get("alias", "unnamed")
+
+
 def _author(author: Mapping[str, str]) -> tuple[str, dict[str, str]]:
     """Identifier and properties, from an entry of CITATION.cff: a person has a family name, a team only a name."""
-    kind = "Person" if "family-names" in author else "Organization"
-    name = " ".join(author[part] for part in PERSON_OR_TEAM if part in author) or author.get("alias", "unnamed")
+    kind, name = "Person" if "family-names" in author else "Organization", _name_of(author)
     return author.get("orcid") or f"#{name.replace(' ', '-').lower()}", {"@type": kind, "name": name}

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ddp_tokens.archive.contents import Contents, content_of
+from ddp_tokens.archive.crate import authors_of
 from ddp_tokens.archive.documents import checklist, readme
 from ddp_tokens.archive.layout import CHECKLIST, README, REPORT, SOURCE, Document
 from ddp_tokens.archive.report_page import report_page
@@ -26,7 +27,7 @@ def pages(
     texts = {
         README: readme(contents, document, experiment),
         CHECKLIST: checklist(contents, document, experiment, citation),
-        REPORT: report_page(contents, document, experiment),
+        REPORT: report_page(contents, document, experiment, authors_of(citation)),
     }
     return {name: text.encode() for name, text in texts.items()}
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
@@ -89,9 +89,18 @@ def open_archive(path: Path, limit: int = LIMIT_BYTES) -> Iterator[Archive]:
     with stream:
         entries = {entry.name: entry for entry in entries_of(path, stream, limit)}
         if DOCUMENT not in entries:
-            raise ArchiveError(f"{path} holds no {DOCUMENT}: name an archive that this project has made")
+            raise ArchiveError(f"{path} holds no {DOCUMENT}: {_what_to_name(entries)}")
         document = _document(path, _read(path, stream, entries, DOCUMENT), entries)
         yield Archive(path, tuple(entries), document, entries, stream)
+
+
+def _what_to_name(entries: Iterable[str]) -> str:
+    folder = next((name for name in sorted(entries) if name.endswith(f"/{DOCUMENT}") and name.count("/") == 1), None)
+    if folder is None:
+        return "name an archive that this project has made"
+    return (
+        f"it is in the folder {shown(folder.partition('/')[0])} of it: zip what is in that folder, without the folder"
+    )
 
 
 def _read(path: Path, stream: IO[bytes], entries: Mapping[str, Entry], name: str) -> bytes:
@@ -126,6 +135,7 @@ def _require_known_format(path: Path, values: Mapping[str, Any]) -> None:
     if type(found) is not int or found < 1:
         raise ArchiveError(f"{path}: {DOCUMENT} states no format: name an archive that this project has made")
     if found > FORMAT:
+        found = min(found, 1000)  # so that it can be read
         version = values.get("version")
         named = f" {version}" if isinstance(version, str) and EXPERIMENT.fullmatch(version) else " that it was made by"
         raise ArchiveError(

@@ -46,7 +46,7 @@ CONTROLS_FILE = f"{RESULTS}/{CONTROLS}/controls.json"
 MANIFEST = f"{SCALING}/manifest.json"
 
 
-def report_page(contents: Contents, document: Document, experiment: Experiment) -> str:
+def report_page(contents: Contents, document: Document, experiment: Experiment, authors: Sequence[str] = ()) -> str:
     """The same text for the same contents. `experiment`: with its settings resolved, as in results/EXP/config.yaml."""
     folder = results_of(document.experiment)
     summary = json_of(contents, f"{folder}/summary.json")
@@ -57,6 +57,7 @@ def report_page(contents: Contents, document: Document, experiment: Experiment) 
         "archive",
         document.experiment,
         document=document,
+        authors=authors,
         settings=experiment,
         unit=unit,
         headline=headline(summary),

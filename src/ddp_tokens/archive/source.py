@@ -51,7 +51,8 @@ def source_state(root: Path) -> SourceState:
     if commit is None or ENTRY not in tracked:  # or a folder above is somebody else's repository
         return SourceState(_own_files(root))
     untracked = _paths(_git(root, "ls-files", "-z", "--others", "--exclude-standard", "--", *FOLDERS, *FILES))
-    present = sorted(path for path in tracked | untracked if (root / path).is_file())
+    untracked = {path for path in untracked if _is_inside(root, path)}
+    present = sorted(path for path in tracked | untracked if _is_inside(root, path))
     return SourceState(
         tuple(present),
         tuple(sorted(untracked)),
@@ -78,12 +79,18 @@ def _git(root: Path, *arguments: str) -> bytes | None:
     return None if done.returncode else done.stdout
 
 
+def _is_inside(root: Path, name: str) -> bool:
+    """A file, and no link to one elsewhere, which nobody meant to give away."""
+    path = root / name
+    return path.is_file() and path.resolve().is_relative_to(root.resolve())
+
+
 def _paths(output: bytes | None) -> set[str]:
     return {os.fsdecode(path) for path in (output or b"").split(b"\0") if path}
 
 
 def _own_files(root: Path) -> tuple[str, ...]:
     below = (path for folder in FOLDERS for path in (root / folder).rglob("*") if path.is_file())
-    found = [*(root / name for name in FILES if (root / name).is_file()), *below]
-    names = (path.relative_to(root) for path in found)
+    found = [*(root / name for name in FILES), *below]
+    names = (path.relative_to(root) for path in found if _is_inside(root, str(path.relative_to(root))))
     return tuple(sorted(str(name) for name in names if not any(part.endswith(NOT_SOURCE) for part in name.parts)))

@@ -29,6 +29,7 @@ from ddp_tokens.build import INTERRUPTED
 
 PROBLEM, PARTLY = 1, 3
 PAGES = (README, CHECKLIST, REPORT)
+OF_CONTROLS = f"{results_of(CONTROLS)}/"
 CITATION = "CITATION.cff"
 
 
@@ -103,15 +104,16 @@ def _add_what_follows(findings: Findings, archive: Archive, sha256: Mapping[str,
     with tempfile.TemporaryDirectory(prefix="ddp-tokens-verify-") as name:
         folder = Path(name)
         archive.extract(folder)
-        _add_verdicts(findings, document, rejudge(folder, document.experiment, {**sha256, **omitted}, omitted))
+        judgements = rejudge(folder, document.experiment, {**sha256, **omitted}, omitted)
+        _add_verdicts(findings, document, judgements, any(name.startswith(OF_CONTROLS) for name in sha256))
         _add_pages(findings, document, {name: folder / name for name in archive.names}, folder)
 
 
-def _add_verdicts(findings: Findings, document: Document, judgements: Sequence[Judgement]) -> None:
+def _add_verdicts(findings: Findings, document: Document, judgements: Sequence[Judgement], with_controls: bool) -> None:
     for judgement in judgements:
         findings.add(judgement.told, judgement.problems, judgement.name, judgement.only_reread)
         findings.partly += [f"{judgement.name} (only reread)"] * judgement.only_reread
-    if not any(judgement.name == CONTROLS for judgement in judgements):
+    if not with_controls:
         findings.partly.append(f"{CONTROLS} (not in the archive)")
     as_they_are = unexpected_in(judgements)
     findings.add("every verdict is as expected", as_they_are)
@@ -121,7 +123,7 @@ def _add_verdicts(findings: Findings, document: Document, judgements: Sequence[J
 
 
 def _add_pages(findings: Findings, document: Document, contents: Mapping[str, Path], folder: Path) -> None:
-    why = why_not_comparable(contents)
+    why = "not all of the above holds" if findings.problems or findings.partly else why_not_comparable(contents)
     if why:
         findings.note(f"{', '.join(PAGES)} are not made again, since {why}: {SUMS} alone speaks for them")
         return

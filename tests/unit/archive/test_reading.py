@@ -476,6 +476,13 @@ def test_an_archive_json_that_is_none(path):
         assert refused(path).startswith(f"{path}: archive.json {problem}")
 
 
+def test_an_archive_that_was_zipped_with_its_folder(path):
+    write(path, {f"tiny/{name}": data for name, data in finished(FILES).items()})
+    assert refused(path) == (
+        f"{path} holds no archive.json: it is in its folder tiny: zip what is in that folder, without the folder"
+    )
+
+
 def test_formats(path):
     write(path, finished(FILES, format=2, version="3.0.0", source="another kind"))
     assert refused(path) == (

@@ -84,6 +84,17 @@ def test_new_files_in_the_rooms_are_taken_and_no_others(project):
     assert set(state.files) == {*ALL, "src/new.py"}
 
 
+def test_links_that_lead_out_are_not_followed(project, tmp_path):
+    """Neither in a repository nor without one; a link inside the project is the file that it leads to."""
+    outside = write(tmp_path, "private.txt", "not ours to give away")
+    (project / "src/out").symlink_to(outside)
+    (project / "src/folder").symlink_to(tmp_path)
+    (project / "src/in").symlink_to(project / "notes.txt")
+    assert set(source_state(project).files) == {*ALL, "src/in"}
+    (project / ".git").rename(tmp_path / "git")
+    assert set(source_state(project).files) == {".gitignore", "Snakefile", "src/a b.py", "src/in"}
+
+
 def test_a_deleted_file_is_not_there_but_in_the_difference(project):
     (project / "notes.txt").unlink()
     state = source_state(project)

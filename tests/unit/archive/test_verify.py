@@ -22,7 +22,10 @@ from ddp_tokens.options import run_as_program
 from tests.unit.archive.made import FILES, finished, write
 
 NOT_LOOKED_AT = "      not looked at, since files are not what they should be: crate, figures, verdicts"
-WHOLE = finished(FILES)
+CONTROLS = {
+    f"results/controls/controls.{form}": FILES[f"results/tiny/figures/tokens.{form}"] for form in ("png", "svg", "pdf")
+}
+WHOLE = finished(FILES | CONTROLS)
 
 
 @pytest.fixture
@@ -66,7 +69,7 @@ def test_all_holds(path, judged, capsys):
         f"ok    {len(WHOLE) - 1} files have the SHA-256 that SHA256SUMS states",
         "ok    archive.json, README.md and report.html state the comparison digest of the results",
         "ok    ro-crate-metadata.json is a Workflow RO-Crate and describes every file",
-        "ok    3 figures, each as pdf, png, svg",
+        "ok    4 figures, each as pdf, png, svg",
         *(f"ok    {name}: as stated" for name in JUDGED),
         "ok    every verdict is as expected",
         NOT_MADE_AGAIN,
@@ -82,7 +85,7 @@ def test_what_could_only_be_reread_is_named_with_an_exit_code_of_its_own(path, j
     assert lines[5] == "part  gradient_parity: as stated"
     assert lines[-2] == f"verified, but for gradient_parity (only reread): tiny, comparison digest {DIGEST}"
     judged.pop()
-    assert main("verify", [str(path)]) == 3
+    assert main("verify", [str(write(path, finished(FILES)))]) == 3
     assert "but for gradient_parity (only reread), controls (not in the archive): " in capsys.readouterr().out
 
 
