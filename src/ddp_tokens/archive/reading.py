@@ -98,9 +98,7 @@ def _what_to_name(entries: Iterable[str]) -> str:
     folder = next((name for name in sorted(entries) if name.endswith(f"/{DOCUMENT}") and name.count("/") == 1), None)
     if folder is None:
         return "name an archive that this project has made"
-    return (
-        f"it is in the folder {shown(folder.partition('/')[0])} of it: zip what is in that folder, without the folder"
-    )
+    return f"it is in its folder {shown(folder.partition('/')[0])}: zip what is in that folder, without the folder"
 
 
 def _read(path: Path, stream: IO[bytes], entries: Mapping[str, Entry], name: str) -> bytes:
