@@ -192,9 +192,12 @@ def test_without_a_makefile(tmp_path):
 
 
 INTERRUPTED = """
-import os, sys
+import os, signal, sys
 from pathlib import Path
 from ddp_tokens.archive.chain import run_logged
+number, handler = int(sys.argv[1]), sys.argv[2]
+default = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+signal.signal(number, default if handler == "heeded" else signal.SIG_IGN)  # whatever the tests were started with
 def told(line):
     print(line, flush=True)
 try:
@@ -207,7 +210,7 @@ except KeyboardInterrupt:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_it_ends_with_who_started_it(tmp_path, number):
     """Also what it has started itself."""
-    command = [sys.executable, "-c", INTERRUPTED]
+    command = [sys.executable, "-c", INTERRUPTED, str(int(number)), "heeded"]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
         sleeping = int(process.stdout.readline())
         assert is_running(sleeping)
@@ -216,6 +219,19 @@ def test_it_ends_with_who_started_it(tmp_path, number):
     until = time.monotonic() + 20
     while is_running(sleeping) and time.monotonic() < until:
         time.sleep(0.05)
+    assert not is_running(sleeping)
+
+
+def test_under_nohup_a_hangup_is_not_heeded(tmp_path):
+    command = [sys.executable, "-c", INTERRUPTED, str(int(signal.SIGHUP)), "ignored"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
+        sleeping = int(process.stdout.readline())
+        process.send_signal(signal.SIGHUP)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(1)  # where it is heeded, all ends at once
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.read() == "interrupted\n"
+        assert process.wait() == 0
     assert not is_running(sleeping)
 
 

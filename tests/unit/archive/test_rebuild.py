@@ -1,6 +1,7 @@
 """What a rebuild refuses before it starts anything, what it unpacks, and what it says of a chain that cannot run."""
 
 import os
+import signal
 
 import pytest
 import yaml
@@ -183,7 +184,15 @@ def test_nothing_could_be_built(tmp_path, chain_that, capsys):
         main("rebuild", [str(archive_with(tmp_path)), *arguments])
 
 
-def test_an_interruption_says_what_is_left_where(tmp_path, chain_that, capsys):
+@pytest.fixture
+def heeding_ctrl_c():
+    """As a terminal starts a program; one that is started in the background may ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interruption_says_what_is_left_where(tmp_path, chain_that, capsys, heeding_ctrl_c):
     arguments = chain_that("kill -INT $PPID; sleep 600")
     assert main("rebuild", [str(archive_with(tmp_path)), *arguments]) == 130
     told = capsys.readouterr().err
