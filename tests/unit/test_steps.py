@@ -122,7 +122,7 @@ def test_a_step_of_images_changes_with_its_own_fields_only(step, field):
 
 def test_epochs_are_known_by_the_steps_that_follow_from_them():
     """A run's identity does not depend on whether its 9 updates were asked for as 3 epochs; the run itself knows, since
-    on another number of ranks 3 epochs would be other updates, and the summary says which.
+    on another number of ranks 3 epochs would be other updates, and summary and archive say which.
     """
     of_epochs = {name: value for name, value in IMAGES.items() if name != "steps"} | {"epochs": 3}
     values = {"name": "tiny", "batch": 2, "accumulation": 2, "interrupt_at": 2}
@@ -132,7 +132,7 @@ def test_epochs_are_known_by_the_steps_that_follow_from_them():
     assert (
         differing
         == {step for step in STEPS if "epochs" in STEPS[step].fields}
-        == {*("summary", "interrupt", "continuous", "resume")}
+        == {*("summary", "pack", "interrupt", "continuous", "resume")}
     )
 
 
