@@ -40,7 +40,6 @@ NOT_OF_SCALING = ("ranks",)  # weights, to be thrown away
 OF_THIS_HOST = ("host", "pid", "uuid")
 TRAINED = "continuous"
 OWN_BENCHMARK = "pack.tsv"  # of an earlier archive: this one cannot know its own
-MIB = 2**20
 Files = dict[str, bytes | Path]
 
 

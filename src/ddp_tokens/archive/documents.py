@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path, PurePosixPath
@@ -12,6 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ddp_tokens.archive.contents import Contents, content_of, json_of
 from ddp_tokens.archive.crate import describe, licences_of
+from ddp_tokens.archive.entries import GIB, MIB
 from ddp_tokens.archive.layout import (
     CONTROLS,
     ENVIRONMENT,
@@ -30,7 +32,6 @@ from ddp_tokens.config import Experiment, OwnImages, OwnRows
 from ddp_tokens.report import TEMPLATES
 from ddp_tokens.summary import headline, unexpected
 
-GIB, MIB = 2**30, 2**20
 NOT_RECORDED = "not recorded"
 SHOWN_VERSIONS = ("python", "torch", "numpy", "safetensors")
 
@@ -143,18 +144,11 @@ def number_of_values(contents: Contents, name: str) -> int | None:
     with _opened(contents[name]) as stream:
         header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
     shapes = [of["shape"] for tensor, of in header.items() if tensor != "__metadata__"]
-    return sum(_product(shape) for shape in shapes)
+    return sum(map(math.prod, shapes))
 
 
 def _opened(source: bytes | Path) -> IO[bytes]:
     return io.BytesIO(source) if isinstance(source, bytes) else open(source, "rb")
-
-
-def _product(shape: list[int]) -> int:
-    number = 1
-    for length in shape:
-        number *= length
-    return number
 
 
 def _size(contents: Contents, name: str) -> int:

@@ -11,10 +11,10 @@ from typing import Any
 
 import yaml
 
-from ddp_tokens.archive.collect import MIB, Files, machine_files, own_inputs, result_files
+from ddp_tokens.archive.collect import Files, machine_files, own_inputs, result_files
 from ddp_tokens.archive.contents import Contents, json_of
 from ddp_tokens.archive.crate import crate_metadata
-from ddp_tokens.archive.entries import LARGEST_READ, READ_WHOLE
+from ddp_tokens.archive.entries import LARGEST_READ, MIB, READ_WHOLE
 from ddp_tokens.archive.layout import (
     CRATE,
     DIFFERENCE,
