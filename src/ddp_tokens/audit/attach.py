@@ -1,0 +1,1 @@
+"""`audit`: listen to a training loop for some windows, and judge each."""

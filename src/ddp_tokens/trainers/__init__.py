@@ -1,0 +1,1 @@
+"""What known trainers do with the windows of `minimum`, audited: the table results/audit/trainers.csv."""
