@@ -132,6 +132,8 @@ ROOMS = [
     "all_reduce_sweep",
     "measure",
     "controls",
+    "audit",
+    "trainers",
     "archive",
     "launch",
     "spawn",
