@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy
 
+from ddp_tokens.audit.meanings import CLIPPED, MISSING, NOT_CLEARED
 from ddp_tokens.check_settings import Tolerances
 from ddp_tokens.checks.gradient_formulas import LOSS_SCALE, SCALED, Diagnosis, diagnose, distances
 from ddp_tokens.checks.gradient_norms import Arrays, Norms, largest_ratio, plain, raised, weighted_sum
@@ -13,9 +14,6 @@ from ddp_tokens.checks.gradient_references import Parts
 from ddp_tokens.checks.verdict import FAIL, INCONCLUSIVE, PASS, Verdict
 from ddp_tokens.formulas import RIGHT, WindowFacts, alike_on, excluded_by
 
-CLIPPED = "clipped"
-NOT_CLEARED = "gradients_not_cleared"
-MISSING = "gradient_missing"
 UNDECIDED = {
     LOSS_SCALE: "the gradient is scaled by {factor:g}, a loss scale: that is right if the optimizer undoes it, which "
     "it does inside its step or not at all",
@@ -27,8 +25,8 @@ UNDECIDED = {
 @dataclass(frozen=True)
 class Compared:
     """By name of parameter. `reference`: norms in float64. `errors`: of the gradient found. `rounding`: of one process
-    in the training dtype, and `epsilon` of that. `missing`: parameters without a gradient, though the objective has one.
-    `observed`, `parts`, `left_over`: sketches; `left_over`: what was there when the window began.
+    in the training dtype, and `epsilon` of that. `missing`: without a gradient, though the objective has one. `observed`,
+    `parts`, `left_over`: sketches; `left_over`: what was there when the window began.
     """
 
     reference: Norms

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ddp_tokens.checks.meanings import meaning_of
+from ddp_tokens.audit.meanings import meaning_of
 from ddp_tokens.checks.verdict import FAIL, INCONCLUSIVE, PASS
 from ddp_tokens.errors import AuditError
 from ddp_tokens.files import write_json
@@ -46,11 +46,8 @@ class Report:
             return f"pass: the gradient is that of the mean over all supervised units ({of_all})"
         if self.outcome == INCONCLUSIVE:
             return f"inconclusive: window {number}: {verdict['criterion'].split('; ', 1)[-1]}"
-        what = (
-            f"window {number} of parameter {verdict['observed']['parameter']}"
-            if verdict["observed"]["parameter"]
-            else ""
-        )
+        parameter = verdict["observed"]["parameter"]
+        where = f"window {number}" + (f", parameter {parameter}" if parameter else "")
         named = " or ".join(verdict["diagnosis"]) or "no known mistake explains it"
         meaning = meaning_of(verdict["diagnosis"])
         return f"fail: {_size(verdict)} in {where}: {named}{f' ({meaning})' if meaning else ''}"

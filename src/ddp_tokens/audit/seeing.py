@@ -6,13 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ddp_tokens.audit.judging import Seen
+from ddp_tokens.audit.meanings import CLIPPED_INSIDE, GRADIENTS_DIFFER, WEIGHTS_DIFFER
 from ddp_tokens.checks.window import CLEARED_INSIDE, REDUCED_EVERY_TIME, WEIGHTS_UPDATED_INSIDE
 from ddp_tokens.errors import AuditError
 from ddp_tokens.formulas import Counts, WindowFacts
 
-WEIGHTS_DIFFER = "weights_differ_between_ranks"
-GRADIENTS_DIFFER = "gradients_differ_between_ranks"
-CLIPPED_INSIDE = "clipped_inside_window"
 Told = Sequence[Mapping[str, Any]]
 
 
