@@ -25,8 +25,8 @@ UNDECIDED = {
 @dataclass(frozen=True)
 class Compared:
     """By name of parameter. `reference`: norms in float64. `errors`: of the gradient found. `rounding`: of one process
-    in the training dtype, and `epsilon` of that. `missing`: without a gradient, though the objective has one. `observed`,
-    `parts`, `left_over`: sketches; `left_over`: what was there when the window began.
+    in the training dtype, and `epsilon` of that. `missing`: without a gradient, though the objective has one.
+    `observed`, `parts`, `left_over`: sketches; `left_over`: what was there when the window began.
     """
 
     reference: Norms
