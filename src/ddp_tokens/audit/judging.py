@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy
 
-from ddp_tokens.audit.meanings import CLIPPED, MISSING, NOT_CLEARED
+from ddp_tokens.audit.meanings import CLIPPED, MISSING, NOT_CLEARED, NOT_DIVIDED
 from ddp_tokens.check_settings import Tolerances
 from ddp_tokens.checks.gradient_formulas import LOSS_SCALE, SCALED, Diagnosis, diagnose, distances
 from ddp_tokens.checks.gradient_norms import Arrays, Norms, largest_ratio, plain, raised, weighted_sum
 from ddp_tokens.checks.gradient_references import Parts
 from ddp_tokens.checks.verdict import FAIL, INCONCLUSIVE, PASS, Verdict
+from ddp_tokens.errors import AuditError
 from ddp_tokens.formulas import RIGHT, WindowFacts, alike_on, excluded_by
 
 UNDECIDED = {
@@ -42,11 +43,12 @@ class Compared:
 @dataclass(frozen=True)
 class Seen:
     """What decides besides the numbers. `causes`: mistakes that were seen as such, name -> sentence. `doubts`: why the
-    window cannot be judged, in sentences.
+    window cannot be judged, in sentences. `is_surely_sum`: twice the rows were seen to have twice the loss_sum.
     """
 
     causes: Mapping[str, str] = field(default_factory=dict)
     doubts: Sequence[str] = ()
+    is_surely_sum: bool = True
 
 
 def tolerances_of(compared: Compared, tolerances: Tolerances) -> Norms:
@@ -69,6 +71,8 @@ def judge(case: str, facts: WindowFacts, compared: Compared, seen: Seen, toleran
         worst, difference = compared.missing[0], {"parameter": compared.missing[0], "problem": MISSING}
     if difference is not None:
         found = _diagnosed(facts, compared, reference, allowed)
+        if found.names in ((), (SCALED,), (NOT_DIVIDED,)) and not seen.is_surely_sum:
+            _require_sums(facts, compared, allowed)
     outcome, reason = _concluded(facts, found, difference is not None, power, seen, tolerances)
     observed = {
         "error": plain(compared.errors[worst]) if worst in compared.errors else None,
@@ -105,9 +109,29 @@ def _diagnosed(facts: WindowFacts, compared: Compared, reference: Arrays, allowe
         distances_left = {name: float(numpy.linalg.norm(without[name] - reference[name])) for name in reference}
         if largest_ratio(distances_left, {name: 2 * value for name, value in allowed.items()})[0] <= 1:
             return Diagnosis((NOT_CLEARED,), {"residual": plain(max(distances_left.values()))})
+    if found.names == (SCALED,) and abs(found.figures["factor"] * facts.world_size / facts.total - 1) < 1e-4:
+        return Diagnosis((NOT_DIVIDED,), found.figures)
     if found.names == (SCALED,) and 0 < found.figures["factor"] < 1:
         return Diagnosis((CLIPPED,), found.figures)
     return found
+
+
+def _require_sums(facts: WindowFacts, compared: Compared, allowed: Norms) -> None:
+    """Raises AuditError where the gradient is what a formula leaves if every loss sum was a mean."""
+    sums = {
+        place: {name: facts.units[place[0]][place[1]] * array for name, array in part.items()}
+        for place, part in compared.parts.items()
+    }
+    reference = weighted_sum(dict.fromkeys(sums, 1 / facts.total), sums)
+    differences = {name: float(numpy.linalg.norm(compared.observed[name] - reference[name])) for name in reference}
+    found = diagnose(compared.observed, reference, facts, sums, allowed)
+    is_right = largest_ratio(differences, {name: 2 * value for name, value in allowed.items()})[0] <= 1
+    if is_right or (found.names and found.names != (SCALED,)):
+        named = "the right one" if is_right else " or ".join(found.names)
+        raise AuditError(
+            f"loss_sum seems to return a mean: if every loss sum of this window is taken as one, the gradient is {named}, "
+            "and otherwise no known formula's: let it return the sum of the losses and their number"
+        )
 
 
 def _concluded(

@@ -8,6 +8,7 @@ CLIPPED = "clipped"
 CLIPPED_INSIDE = "clipped_inside_window"
 NOT_CLEARED = "gradients_not_cleared"
 MISSING = "gradient_missing"
+NOT_DIVIDED = "not_divided"
 WEIGHTS_DIFFER = "weights_differ_between_ranks"
 GRADIENTS_DIFFER = "gradients_differ_between_ranks"
 
@@ -17,6 +18,7 @@ MEANINGS = {
     CLIPPED_INSIDE: "gradients are clipped before the window is complete",
     NOT_CLEARED: "the gradient of the window before is still in it",
     MISSING: "a parameter that the objective depends on has no gradient",
+    NOT_DIVIDED: "loss sums are backpropagated and never divided by a number of units",
     WEIGHTS_DIFFER: "ranks hold other weights, so each applies the gradient to another model",
     GRADIENTS_DIFFER: "ranks hold other gradients at the update, so their weights drift apart",
 }

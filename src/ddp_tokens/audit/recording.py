@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.autograd.graph import register_multi_grad_hook
 
+from ddp_tokens.audit.doubling import require_sum
 from ddp_tokens.audit.inputs import batch_of, rows_of
 from ddp_tokens.audit.losses import LossSum
 from ddp_tokens.audit.packing import Tree, pack, unpack
@@ -60,6 +61,7 @@ class Recorder:
         self.microbatches: list[Microbatch] = []
         self.is_deaf = False
         self.has_run = False
+        self.is_surely_sum = False
         self.began = 0.0
         self.left_over: dict[str, Any] = {}
         self._loss_sum = loss_sum
@@ -126,6 +128,8 @@ class Recorder:
         with torch.no_grad():
             one.loss_sum, one.units = evaluated(self._loss_sum, outputs, batch)
         one.rows, one.positions, one.labels = rows_of(batch)
+        if not self.is_surely_sum:
+            self.is_surely_sum = require_sum(self._loss_sum, outputs, batch, len(one.rows), one.loss_sum, one.units)
         self._watch_backward(one, outputs)
 
     def _watch_backward(self, one: Microbatch, outputs: Any) -> None:

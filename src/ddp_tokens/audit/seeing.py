@@ -34,7 +34,8 @@ def facts_of(told: Told, accumulation: int, previous_units: int | None, window: 
 
 
 def seen_in(told: Told) -> Seen:
-    return Seen(causes=_causes(told), doubts=_doubts(told))
+    sure = any(of_rank["is_surely_sum"] for of_rank in told)
+    return Seen(_causes(told), _doubts(told), sure)
 
 
 def described(told: Told) -> dict[str, Any]:

@@ -49,6 +49,7 @@ def told(
         "weights": None if sharded else fingerprint(list(module.parameters())),
         "gradients": None if sharded else fingerprint(gradients),
         "is_sharded": sharded,
+        "is_surely_sum": recorder.is_surely_sum,
         "clippings": clippings,
         "doubts": _doubts(recorder, between, sharded),
         "notes": [f"{left_out} forwards without a backward were left out"] if left_out else [],

@@ -79,12 +79,16 @@ def _judged(
         found = None if parameter.grad is None else _whole(parameter.grad.detach())
         if comparison is not None:
             comparison.take(name, found, factors.get(id(parameter), 1.0))
-    document = None
+    verdict, problem = None, None
     if comparison is not None:
         compared = comparison.result(window.recorder.left_over)
-        document = asdict(judge(f"window {window.number}", facts, compared, seen, window.tolerances))
-    verdict: dict[str, Any] = exchange.from_first(document)
-    return verdict
+        try:
+            verdict = asdict(judge(f"window {window.number}", facts, compared, seen, window.tolerances))
+        except AuditError as error:
+            problem = str(error)
+    _raise_together(exchange, problem)
+    of_all: dict[str, Any] = exchange.from_first(verdict)
+    return of_all
 
 
 def _recomputed(
