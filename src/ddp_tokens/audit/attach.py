@@ -1,13 +1,14 @@
 """`audit`: listen to a training loop for some windows, and judge each when its optimizer is about to apply it."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.hooks import RemovableHandle
 
 from ddp_tokens.audit.between import Between
 from ddp_tokens.audit.exchange import Exchange
@@ -43,6 +44,7 @@ def audit(
     Raises AuditError, on every rank alike, where the loop cannot be audited as asked; what it finds is in the report.
     """
     listener = Listener(model, optimizer, loss_sum, windows, tolerances or Tolerances(), record_mib, timeout_s)
+    listener.listen_to_steps()
     try:
         yield listener.report
     finally:
@@ -62,6 +64,8 @@ class Listener:
         tolerances: Tolerances,
         record_mib: int,
         timeout_s: int,
+        watched: Watched | None = None,
+        after_last: Callable[[], None] | None = None,
     ) -> None:
         if windows < 1:
             raise AuditError(f"windows is {windows}: audit one or more")
@@ -69,8 +73,9 @@ class Listener:
         self.report = Report(self._watch, windows)
         self._loss_sum = loss_sum_of(loss_sum)
         self._windows, self._tolerances = windows, tolerances
+        self._after_last = after_last
         self._exchange = Exchange(timeout_s)
-        self._watched = Watched()
+        self._watched = watched or Watched()
         self._optimizer = None if optimizer is None else torch_optimizer(optimizer)
         self._other_steps = 0
         self._most = 0
@@ -79,16 +84,24 @@ class Listener:
             self._require_shared(self._optimizer)
         self.recorder = Recorder(self.module, self._loss_sum, self._watched, record_mib, self._exchange.collectives)
         self._between = Between(lambda: len(self.recorder.microbatches), self._skipped)
-        self._hook = (
-            register_optimizer_step_pre_hook(self._step)
-            if self._optimizer is None
-            else self._optimizer.register_step_pre_hook(self._step)
-        )
+        self._leaving = RemovableHandle({})
+        self._hook = RemovableHandle({})
+
+    def listen_to_steps(self) -> None:
+        if self._optimizer is None:
+            self._hook = register_optimizer_step_pre_hook(self.before_step)
+        else:
+            self._hook = self._optimizer.register_step_pre_hook(self.before_step)
 
     def stop(self) -> None:
+        """Not inside a step of the optimizer, which goes through its hooks just then."""
+        self._quieten()
+        self._hook.remove()
+        self._leaving.remove()
+
+    def _quieten(self) -> None:
         self.recorder.stop()
         self._between.stop()
-        self._hook.remove()
         self._watched.is_over = True
 
     def require_windows(self) -> None:
@@ -107,8 +120,8 @@ class Listener:
     def _watch(self, loader: Any) -> Any:
         return self._watched.watch(loader)
 
-    def _step(self, optimizer: torch.optim.Optimizer, arguments: Any, named: Any) -> Any:
-        """An optimizer that is given a closure computes the gradient inside its step."""
+    def before_step(self, optimizer: torch.optim.Optimizer, arguments: Any, named: Any) -> Any:
+        """A hook of optimizers. One that is given a closure computes the gradient inside its step."""
         if self._optimizer is None and not self._shared(optimizer):
             self._other_steps += 1
             return None
@@ -158,7 +171,10 @@ class Listener:
         self.report.is_main = self._exchange.rank == 0
         self._forget()
         if number == self._windows:
-            self.stop()
+            self._quieten()
+            self._leaving = self.module.register_forward_pre_hook(lambda *_: self.stop())
+            if self._after_last is not None:
+                self._after_last()
 
     def _skipped(self, optimizer: torch.optim.Optimizer) -> None:
         """A gradient scaler left an update out, since a gradient was not finite: its window is over."""
@@ -169,9 +185,13 @@ class Listener:
         self.recorder.clear()
         self._between.clear()
 
-    def _shared(self, optimizer: torch.optim.Optimizer) -> bool:
+    def shared_with(self, optimizer: torch.optim.Optimizer) -> int:
+        """How many parameters of the module it updates."""
         own = {id(parameter) for parameter in self.module.parameters()}
-        return any(id(parameter) in own for group in optimizer.param_groups for parameter in group["params"])
+        return sum(id(parameter) in own for group in optimizer.param_groups for parameter in group["params"])
+
+    def _shared(self, optimizer: torch.optim.Optimizer) -> bool:
+        return self.shared_with(optimizer) > 0
 
     def _require_shared(self, optimizer: torch.optim.Optimizer) -> None:
         if not self._shared(optimizer):

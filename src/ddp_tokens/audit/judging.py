@@ -129,8 +129,8 @@ def _require_sums(facts: WindowFacts, compared: Compared, allowed: Norms) -> Non
     if is_right or (found.names and found.names != (SCALED,)):
         named = "the right one" if is_right else " or ".join(found.names)
         raise AuditError(
-            f"loss_sum seems to return a mean: if every loss sum of this window is taken as one, the gradient is {named}, "
-            "and otherwise no known formula's: let it return the sum of the losses and their number"
+            "loss_sum seems to return a mean: if every loss sum of this window is taken as one, the gradient is "
+            f"{named}, and otherwise no known formula's: let it return the sum of the losses and their number"
         )
 
 

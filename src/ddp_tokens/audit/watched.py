@@ -24,9 +24,11 @@ class Watched:
         self.is_used = True
         return WatchedLoader(loader, self)
 
-    def taken(self, batch: Any) -> None:
-        if not self.is_over:
-            self._taken.append(batch)
+    def told(self, batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            if not self.is_over:
+                self._taken.append(batch)
+            yield batch
 
     def take(self, arguments: Any, named: Any) -> Any:
         """The batch of which most tensors are among the inputs, the oldest of several; where none is, since inputs are
@@ -55,9 +57,7 @@ class WatchedLoader:
         self._watched = watched
 
     def __iter__(self) -> Iterator[Any]:
-        for batch in self._loader:
-            self._watched.taken(batch)
-            yield batch
+        return self._watched.told(iter(self._loader))  # made now: a loader draws its seed then
 
     def __len__(self) -> int:
         return len(self._loader)
