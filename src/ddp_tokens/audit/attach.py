@@ -84,20 +84,20 @@ class Listener:
             self._require_shared(self._optimizer)
         self.recorder = Recorder(self.module, self._loss_sum, self._watched, record_mib, self._exchange.collectives)
         self._between = Between(lambda: len(self.recorder.microbatches), self._skipped)
-        self._leaving = RemovableHandle({})
-        self._hook = RemovableHandle({})
+        self._hooks: list[RemovableHandle] = []
 
     def listen_to_steps(self) -> None:
         if self._optimizer is None:
-            self._hook = register_optimizer_step_pre_hook(self.before_step)
+            self._hooks.append(register_optimizer_step_pre_hook(self.before_step))
         else:
-            self._hook = self._optimizer.register_step_pre_hook(self.before_step)
+            self._hooks.append(self._optimizer.register_step_pre_hook(self.before_step))
 
     def stop(self) -> None:
         """Not inside a step of the optimizer, which goes through its hooks just then."""
         self._quieten()
-        self._hook.remove()
-        self._leaving.remove()
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
 
     def _quieten(self) -> None:
         self.recorder.stop()
@@ -172,7 +172,7 @@ class Listener:
         self._forget()
         if number == self._windows:
             self._quieten()
-            self._leaving = self.module.register_forward_pre_hook(lambda *_: self.stop())
+            self._hooks.append(self.module.register_forward_pre_hook(lambda *_: self.stop()))
             if self._after_last is not None:
                 self._after_last()
 
