@@ -47,7 +47,7 @@ def rows_of(batch: Any) -> tuple[list[str], int, int]:
     if not dense:
         return [], 0, 0
     number = len(labels) if labels is not None and labels.dim() else len(dense[0])
-    of_rows = [tensor.cpu().contiguous() for tensor in dense if len(tensor) == number]
+    of_rows = [tensor.detach().cpu().contiguous() for tensor in dense if len(tensor) == number]
     rows = [_digest(of_rows, row) for row in range(number)]
     positions = labels.numel() if labels is not None else 0
     mask = batch.get(MASKS[0]) if isinstance(batch, dict) else None
@@ -61,7 +61,7 @@ def _digest(tensors: list[torch.Tensor], row: int) -> str:
     digest = hashlib.blake2b(digest_size=8)
     for tensor in tensors:
         values = tensor[row].reshape(-1)
-        if not values.dtype.is_floating_point and values.dtype != torch.bool:
+        if not (values.dtype.is_floating_point or values.dtype.is_complex or values.dtype == torch.bool):
             values = _without_padding(values)
         digest.update(bytes(values.contiguous().view(torch.uint8).numpy()) if values.numel() else b"")
     return digest.hexdigest()

@@ -5,6 +5,7 @@ the class that the receiving process has imported already. Nothing is imported a
 """
 
 import dataclasses
+import enum
 import json
 import sys
 from collections.abc import Callable, Mapping
@@ -17,6 +18,7 @@ from ddp_tokens.errors import AuditError
 
 Tree = Any
 PLAIN = (type(None), bool, int, float, str)
+NUMBERS = "biufc"  # kinds of numpy, without texts and objects
 OF_TORCH = {str(value): value for value in vars(torch).values() if isinstance(value, torch.dtype)}
 
 
@@ -30,7 +32,7 @@ def pack(value: Any, where: str) -> tuple[Tree, list[torch.Tensor]]:
 
 
 def unpack(tree: Tree, tensors: list[torch.Tensor], change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """The value again, with every tensor as `change` makes it of the packed one."""
+    """The value again, with every tensor as `change` makes it of the packed one; leaves that need a gradient do."""
     return _unpacked(tree, tensors, change)
 
 
@@ -66,9 +68,12 @@ def _packed(value: Any, tensors: list[torch.Tensor], where: str) -> Tree:
     if type(value) in PLAIN:
         return value
     if isinstance(value, torch.Tensor):
-        return _number(value.detach(), "tensor", tensors, where)
-    if isinstance(value, numpy.ndarray | numpy.generic):
+        tree = _number(value.detach(), "tensor", tensors, where)
+        return tree | ({"needs_gradient": True} if value.requires_grad else {})
+    if isinstance(value, numpy.ndarray | numpy.generic) and numpy.asarray(value).dtype.kind in NUMBERS:
         return _number(torch.as_tensor(numpy.asarray(value)), "array", tensors, where)
+    if isinstance(value, enum.Enum):
+        return {"class": _name_of(type(value)), "member": value.name}
     if isinstance(value, torch.dtype | torch.device):
         return {"torch": str(value), "kind": type(value).__name__}
     if type(value) in (list, tuple, torch.Size):
@@ -81,7 +86,7 @@ def _packed(value: Any, tensors: list[torch.Tensor], where: str) -> Tree:
 
 def _of_class(value: Any, tensors: list[torch.Tensor], where: str) -> Tree:
     kind = type(value)
-    name = f"{kind.__module__}:{kind.__qualname__}"
+    name = _name_of(kind)
     if isinstance(value, tuple):
         return {"class": name, "tuple": [_packed(item, tensors, f"{where}[{i}]") for i, item in enumerate(value)]}
     is_mapping = isinstance(value, dict)
@@ -120,7 +125,7 @@ def _unpacked(tree: Tree, tensors: list[torch.Tensor], change: Callable[[torch.T
     if not isinstance(tree, dict):
         return tree
     if "tensor" in tree:
-        return change(tensors[tree["tensor"]])
+        return change(tensors[tree["tensor"]]).requires_grad_(tree.get("needs_gradient", False))
     if "array" in tree:
         return change(tensors[tree["array"]]).detach().cpu().numpy()
     if "torch" in tree:
@@ -128,6 +133,8 @@ def _unpacked(tree: Tree, tensors: list[torch.Tensor], change: Callable[[torch.T
     if "class" not in tree:
         return tuple(map(again, tree["tuple"])) if "tuple" in tree else items(tree["dict"])
     kind = _class_named(tree["class"])
+    if "member" in tree:
+        return getattr(kind, tree["member"])
     if "tuple" in tree:
         return tuple.__new__(kind, map(again, tree["tuple"]))
     made: Any = kind.__new__(kind)  # type: ignore[call-overload]
@@ -136,6 +143,10 @@ def _unpacked(tree: Tree, tensors: list[torch.Tensor], change: Callable[[torch.T
     for key, item in items(tree.get("dict", [])).items():
         made[key] = item
     return made
+
+
+def _name_of(kind: type) -> str:
+    return f"{kind.__module__}:{kind.__qualname__}"
 
 
 def _class_named(name: str) -> type:

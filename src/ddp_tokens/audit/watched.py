@@ -59,6 +59,10 @@ class WatchedLoader:
     def __iter__(self) -> Iterator[Any]:
         return self._watched.told(iter(self._loader))  # made now: a loader draws its seed then
 
+    def __next__(self) -> Any:
+        """Of a loader that is an iterator."""
+        return next(self._watched.told(self._loader))
+
     def __len__(self) -> int:
         return len(self._loader)
 
