@@ -1,4 +1,4 @@
-"""What a rank says of its part of a window: plain values for all ranks, and a message for rank 0, to compute it again."""
+"""What a rank says of its part of a window: plain values for all ranks, and for rank 0 a message to compute it from."""
 
 import math
 from collections.abc import Mapping, Sequence
