@@ -74,7 +74,7 @@ class Recorder:
         limit_mib: int,
         counter: Callable[[], int],
     ) -> None:
-        self.module = module
+        self.module, self.called = module, called
         self.microbatches: list[Microbatch] = []
         self.is_deaf = False
         self.has_run = False
