@@ -132,6 +132,8 @@ ROOMS = [
     "all_reduce_sweep",
     "measure",
     "controls",
+    "audit",
+    "trainers",
     "archive",
     "launch",
     "spawn",
@@ -273,6 +275,8 @@ WITHOUT_TORCH = [
     "ddp_tokens.controls.table",
     "ddp_tokens.controls.page",
     "ddp_tokens.controls.figure",
+    "ddp_tokens.trainers.cases",
+    "ddp_tokens.trainers.run",
     *(name for name in modules() if room_of(name) == "archive"),
     *(name for name in modules() if room_of(name) == "checks"),
 ]
