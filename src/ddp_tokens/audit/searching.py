@@ -1,0 +1,103 @@
+"""An audit of a script that is not edited: of the first optimizer that updates a module which the script calls."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.data import DataLoader
+
+from ddp_tokens.audit.attach import Listener
+from ddp_tokens.audit.watched import Watched
+from ddp_tokens.audit.wrappers import network_of
+from ddp_tokens.errors import AuditError
+
+
+class Search:
+    """Listens to every module that is called by itself, until the first update says which of them is meant.
+
+    `listen(module, watched)` makes a listener. `watches`: batches come from the script's DataLoaders.
+    """
+
+    def __init__(self, listen: Callable[[nn.Module, Watched], Listener], watches: bool) -> None:
+        self.found: Listener | None = None
+        self._listen = listen
+        self._watched = Watched()
+        self._watched.is_used = watches
+        self._listeners: dict[int, Listener] = {}
+        self._depth = 0
+        self._call_of_modules: Any = nn.Module.__call__
+        self._iter_of_loaders: Any = DataLoader.__iter__
+
+    @contextmanager
+    def searching(self) -> Iterator[None]:
+        """Replaces what calls modules until the first update, and what iterates loaders, where these are watched."""
+        search = self
+
+        def call(module: nn.Module, *arguments: Any, **named: Any) -> Any:
+            return search._called(module, arguments, named)
+
+        def iterate(loader: Any) -> Iterator[Any]:
+            return search._watched.told(search._iter_of_loaders(loader))
+
+        hook = register_optimizer_step_pre_hook(self._before_step)
+        nn.Module.__call__ = call
+        if self._watched.is_used:
+            DataLoader.__iter__ = iterate
+        try:
+            yield
+        finally:
+            nn.Module.__call__ = self._call_of_modules
+            DataLoader.__iter__ = self._iter_of_loaders
+            hook.remove()
+            for listener in self._listeners.values():
+                listener.stop()
+
+    def _called(self, module: nn.Module, arguments: Any, named: Any) -> Any:
+        if self._depth == 0 and torch.is_grad_enabled():
+            self._meet(module)
+        self._depth += 1
+        try:
+            return self._call_of_modules(module, *arguments, **named)
+        finally:
+            self._depth -= 1
+
+    def _meet(self, module: nn.Module) -> None:
+        """Hooks that are set here are met by the call that is about to be made."""
+        if any(parameter.requires_grad for parameter in module.parameters()):
+            network = network_of(module)
+            if id(network) not in self._listeners:
+                self._listeners[id(network)] = self._listen(network, self._watched)
+
+    def _before_step(self, optimizer: torch.optim.Optimizer, arguments: Any, named: Any) -> Any:
+        if self.found is None:
+            self._choose(optimizer)
+        if self.found is None:
+            return None
+        return self.found.before_step(optimizer, arguments, named)
+
+    def _choose(self, optimizer: torch.optim.Optimizer) -> None:
+        shared = {listener: listener.shared_with(optimizer) for listener in self._listeners.values()}
+        if not any(shared.values()):
+            return
+        self.found = max(shared, key=lambda listener: shared[listener])
+        nn.Module.__call__ = self._call_of_modules
+        for listener in self._listeners.values():
+            if listener is not self.found:
+                listener.stop()
+
+    def require_found(self) -> Listener:
+        """Raises AuditError where no optimizer updated a module that was called."""
+        if self.found is None:
+            ran = ", ".join(type(listener.module).__name__ for listener in self._listeners.values())
+            if not ran:
+                raise AuditError(
+                    "nothing was audited: the script called no module that can be trained: give one that trains"
+                )
+            raise AuditError(
+                f"nothing was audited: the script made no update of {ran}: let it train for a window or more"
+            )
+        self.found.require_windows()
+        return self.found
