@@ -47,7 +47,7 @@ def said(capsys, arguments):
 
 
 def test_one_process_and_one_microbatch_have_no_other_formula_to_exclude(capsys, script):
-    """W = 1 and one microbatch: sums, means of means and means of microbatches are the same, so the algebra is judged."""
+    """W = 1 and one microbatch: means of ranks and of microbatches are the same, so only the algebra is judged."""
     code, out = said(capsys, script(TRAINS, "3"))
     assert code == 0, out
     assert "ddp_tokens.audit: pass: " in out.out
