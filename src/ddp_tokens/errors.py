@@ -15,6 +15,7 @@ UserError
 ├── UnprovenGradientError  training was asked for although a verdict is not as expected
 ├── CleanError             files cannot be deleted: something is at work, or git does not say what it tracks
 ├── ArchiveError           an archive is damaged, unsafe, altered, or of a newer format; or cannot be made or rebuilt
+├── AuditError             a training loop cannot be audited as asked, or its gradient is not that of the objective
 ├── GateError              the chain is done and an outcome is not the expected one
 └── EvidenceError          a file that a check or a figure reads is missing or malformed
 """
@@ -86,6 +87,10 @@ class GateError(UserError):
 
 
 class ArchiveError(UserError):
+    pass
+
+
+class AuditError(UserError):
     pass
 
 

@@ -1,1 +1,181 @@
-"""`audit`: listen to a training loop for some windows, and judge each."""
+"""`audit`: listen to a training loop for some windows, and judge each when its optimizer is about to apply it."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from ddp_tokens.audit.between import Between
+from ddp_tokens.audit.exchange import Exchange
+from ddp_tokens.audit.losses import LossSum, loss_sum_of
+from ddp_tokens.audit.recording import Recorder
+from ddp_tokens.audit.report import Report
+from ddp_tokens.audit.watched import Watched
+from ddp_tokens.audit.window import RankWindow, audited
+from ddp_tokens.audit.wrappers import innermost, torch_optimizer
+from ddp_tokens.check_settings import Tolerances
+from ddp_tokens.errors import AuditError
+
+
+@contextmanager
+def audit(
+    model: nn.Module,
+    optimizer: Any = None,
+    *,
+    loss_sum: str | LossSum,
+    windows: int = 2,
+    tolerances: Tolerances | None = None,
+    record_mib: int = 1024,
+    timeout_s: int = 300,
+) -> Iterator[Report]:
+    """Audit the first `windows` updates that `optimizer` makes inside the block, and leave the run as it would be.
+
+    `model`: the module whose outputs the loss is made of, or what wraps it. `optimizer`: None for the first one that
+    updates a parameter of it. `loss_sum(outputs, batch)`: the sum of the losses of the supervised units, and their
+    number; or a name: causal-lm, token-classification, classification. `batch`: what a watched loader gave, or else
+    forward's inputs by name. `record_mib`: how much of a window's inputs a rank keeps. `timeout_s`: how long a rank
+    that is at its update waits for the others.
+
+    Raises AuditError, on every rank alike, where the loop cannot be audited as asked; what it finds is in the report.
+    """
+    listener = Listener(model, optimizer, loss_sum, windows, tolerances or Tolerances(), record_mib, timeout_s)
+    try:
+        yield listener.report
+    finally:
+        listener.stop()
+    listener.require_windows()
+
+
+class Listener:
+    """An audit from its hooks to its report; it takes itself out after its last window."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Any,
+        loss_sum: str | LossSum,
+        windows: int,
+        tolerances: Tolerances,
+        record_mib: int,
+        timeout_s: int,
+    ) -> None:
+        if windows < 1:
+            raise AuditError(f"windows is {windows}: audit one or more")
+        self.module = innermost(model)
+        self.report = Report(self._watch, windows)
+        self._loss_sum = loss_sum_of(loss_sum)
+        self._windows, self._tolerances = windows, tolerances
+        self._exchange = Exchange(timeout_s)
+        self._watched = Watched()
+        self._optimizer = None if optimizer is None else torch_optimizer(optimizer)
+        self._other_steps = 0
+        self._most = 0
+        self._previous_units: int | None = None
+        if self._optimizer is not None:
+            self._require_shared(self._optimizer)
+        self.recorder = Recorder(self.module, self._loss_sum, self._watched, record_mib, self._exchange.collectives)
+        self._between = Between(lambda: len(self.recorder.microbatches), self._skipped)
+        self._hook = (
+            register_optimizer_step_pre_hook(self._step)
+            if self._optimizer is None
+            else self._optimizer.register_step_pre_hook(self._step)
+        )
+
+    def stop(self) -> None:
+        self.recorder.stop()
+        self._between.stop()
+        self._hook.remove()
+        self._watched.is_over = True
+
+    def require_windows(self) -> None:
+        """Raises AuditError where no update was audited."""
+        if self.report.windows:
+            return
+        name = type(self.module).__name__
+        if self._other_steps:
+            why = f"the optimizers that made updates hold no parameter of {name}: pass the model that they update"
+        elif self.recorder.has_run:
+            why = f"{name} ran, but the optimizer made no update inside the block: let it train for a window or more"
+        else:
+            why = f"{name} never ran with gradients enabled inside the block: pass the module that is trained"
+        raise AuditError(f"nothing was audited: {why}")
+
+    def _watch(self, loader: Any) -> Any:
+        return self._watched.watch(loader)
+
+    def _step(self, optimizer: torch.optim.Optimizer, arguments: Any, named: Any) -> Any:
+        """An optimizer that is given a closure computes the gradient inside its step."""
+        if self._optimizer is None and not self._shared(optimizer):
+            self._other_steps += 1
+            return None
+        if self._optimizer is None:
+            self._optimizer = optimizer
+        if optimizer is not self._optimizer or len(self.report.windows) >= self._windows:
+            return None
+        closure = named.get("closure", arguments[1] if len(arguments) > 1 else None)
+        if closure is None:
+            self._complete()
+            return None
+
+        def then_complete() -> Any:
+            result = closure()
+            if self.recorder.microbatches and len(self.report.windows) < self._windows:
+                self._complete()
+            return result
+
+        rest = {name: value for name, value in named.items() if name != "closure"}
+        return (arguments[0], then_complete, *arguments[2:]), rest
+
+    def _complete(self) -> None:
+        self._between.has_stepped()
+        number = len(self.report.windows) + 1
+        assert self._optimizer is not None
+        self.recorder.is_deaf = True
+        try:
+            began = time.perf_counter()
+            window = RankWindow(
+                number=number,
+                module=self.module,
+                optimizer=self._optimizer,
+                loss_sum=self._loss_sum,
+                recorder=self.recorder,
+                between=self._between,
+                tolerances=self._tolerances,
+                accumulation=self._most,
+                previous_units=self._previous_units,
+            )
+            found = audited(window, self._exchange)
+            seconds = {"window": began - self.recorder.began, "audit": time.perf_counter() - began}
+        finally:
+            self.recorder.is_deaf = False
+        self._most = max(self._most, *found["seen"]["microbatches"])
+        self._previous_units = sum(map(sum, found["seen"]["units"]))
+        self.report.windows.append(found | {"seconds": self._exchange.from_first(seconds)})
+        self.report.is_main = self._exchange.rank == 0
+        self._forget()
+        if number == self._windows:
+            self.stop()
+
+    def _skipped(self, optimizer: torch.optim.Optimizer) -> None:
+        """A gradient scaler left an update out, since a gradient was not finite: its window is over."""
+        if self._optimizer in (None, torch_optimizer(optimizer)):
+            self._forget()
+
+    def _forget(self) -> None:
+        self.recorder.clear()
+        self._between.clear()
+
+    def _shared(self, optimizer: torch.optim.Optimizer) -> bool:
+        own = {id(parameter) for parameter in self.module.parameters()}
+        return any(id(parameter) in own for group in optimizer.param_groups for parameter in group["params"])
+
+    def _require_shared(self, optimizer: torch.optim.Optimizer) -> None:
+        if not self._shared(optimizer):
+            raise AuditError(
+                f"the optimizer, a {type(optimizer).__name__}, updates no parameter of {type(self.module).__name__}: "
+                "pass the model that it updates, and both as the trainer has prepared them"
+            )

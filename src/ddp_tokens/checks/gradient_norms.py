@@ -37,7 +37,11 @@ def whole(of_parameters: Iterable[float]) -> float:
 
 def not_near_zero(reference: Arrays) -> Norms:
     """Norms of a gradient's parameters, none taken as smaller than NEAR_ZERO of the whole."""
-    of_parameters = norms(reference)
+    return raised(norms(reference))
+
+
+def raised(of_parameters: Norms) -> Norms:
+    """None smaller than NEAR_ZERO of the whole."""
     least = NEAR_ZERO * whole(of_parameters.values())
     return {name: max(norm, least) for name, norm in of_parameters.items()}
 

@@ -1,4 +1,4 @@
-"""Every row of the table of trainers: which script makes it, what it must end as, and how to make it right. No torch."""
+"""Every row of the table of trainers: which script makes it, what it must end as, how to make it right. No torch."""
 
 from dataclasses import dataclass
 

@@ -1,0 +1,176 @@
+"""The verdict on one window, from norms and sketches. Plain numbers: no torch, no process group."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy
+
+from ddp_tokens.audit.meanings import CLIPPED, MISSING, NOT_CLEARED, NOT_DIVIDED
+from ddp_tokens.check_settings import Tolerances
+from ddp_tokens.checks.gradient_formulas import LOSS_SCALE, SCALED, Diagnosis, diagnose, distances
+from ddp_tokens.checks.gradient_norms import Arrays, Norms, largest_ratio, plain, raised, weighted_sum
+from ddp_tokens.checks.gradient_references import Parts
+from ddp_tokens.checks.verdict import FAIL, INCONCLUSIVE, PASS, Verdict
+from ddp_tokens.errors import AuditError
+from ddp_tokens.formulas import RIGHT, WindowFacts, alike_on, excluded_by
+
+UNDECIDED = {
+    LOSS_SCALE: "the gradient is scaled by {factor:g}, a loss scale: that is right if the optimizer undoes it, which "
+    "it does inside its step or not at all",
+    CLIPPED: "the gradient has the right direction and {factor:.3g} of its length, as clipping leaves it; the clipping "
+    "itself was not seen, so its length before is not known",
+}
+
+
+@dataclass(frozen=True)
+class Compared:
+    """By name of parameter. `reference`: norms in float64. `errors`: of the gradient found. `rounding`: of one process
+    in the training dtype, and `epsilon` of that. `missing`: without a gradient, though the objective has one.
+    `observed`, `parts`, `left_over`: sketches; `left_over`: what was there when the window began.
+    """
+
+    reference: Norms
+    errors: Norms
+    rounding: Norms
+    epsilon: float
+    observed: Arrays
+    parts: Parts
+    left_over: Arrays
+    missing: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What decides besides the numbers. `causes`: mistakes that were seen as such, name -> sentence. `doubts`: why the
+    window cannot be judged, in sentences. `is_surely_sum`: twice the rows were seen to have twice the loss_sum.
+    """
+
+    causes: Mapping[str, str] = field(default_factory=dict)
+    doubts: Sequence[str] = ()
+    is_surely_sum: bool = True
+
+
+def tolerances_of(compared: Compared, tolerances: Tolerances) -> Norms:
+    """As checks.gradient_norms.calibrated_tolerances, from norms."""
+    least = raised(compared.reference)
+    return {
+        name: tolerances.native * max(compared.rounding.get(name, 0.0), compared.epsilon * least[name])
+        for name in compared.reference
+    }
+
+
+def judge(case: str, facts: WindowFacts, compared: Compared, seen: Seen, tolerances: Tolerances) -> Verdict:
+    allowed = tolerances_of(compared, tolerances)
+    ratio, worst = largest_ratio(compared.errors, allowed)
+    reference = weighted_sum(dict.fromkeys(compared.parts, 1 / facts.total), compared.parts)
+    power = distances(excluded_by(facts), facts, compared.parts, reference, allowed)
+    found = Diagnosis()
+    difference = {"parameter": worst, "error": plain(ratio), "tolerance": 1.0} if not ratio <= 1 else None
+    if compared.missing:
+        worst, difference = compared.missing[0], {"parameter": compared.missing[0], "problem": MISSING}
+    if difference is not None:
+        found = _diagnosed(facts, compared, reference, allowed)
+        if found.names in ((), (SCALED,), (NOT_DIVIDED,)) and not seen.is_surely_sum:
+            _require_sums(facts, compared, allowed)
+    outcome, reason = _concluded(facts, found, difference is not None, power, seen, tolerances)
+    observed = {
+        "error": plain(compared.errors[worst]) if worst in compared.errors else None,
+        "tolerance": plain(allowed[worst]) if worst else None,
+        "parameter": worst,
+        "power": plain(min(power.values())) if power else None,
+        "nearest_formula": min(power, key=lambda name: power[name]) if power else None,
+        "units_per_rank": facts.units_per_rank,
+    }
+    names = tuple(seen.causes) + tuple(name for name in found.names if name not in seen.causes)
+    return Verdict(
+        case=case,
+        expected=PASS,
+        outcome=outcome,
+        criterion=f"{_criterion(tolerances)}; {reason}" if reason else _criterion(tolerances),
+        observed=observed | found.figures,
+        evidence={},
+        first_difference=difference or _first_cause(seen),
+        diagnosis=names if outcome == FAIL or found.names else (),
+    )
+
+
+def not_comparable(case: str, units_per_rank: Sequence[int], doubts: Sequence[str]) -> Verdict:
+    """Of a window that was not computed again."""
+    figures = dict.fromkeys(("error", "tolerance", "parameter", "power", "nearest_formula"))
+    observed = {**figures, "units_per_rank": list(units_per_rank)}
+    return Verdict(case, PASS, INCONCLUSIVE, "; ".join(doubts), observed, {})
+
+
+def _diagnosed(facts: WindowFacts, compared: Compared, reference: Arrays, allowed: Norms) -> Diagnosis:
+    found = diagnose(compared.observed, reference, facts, compared.parts, allowed)
+    if compared.left_over and not found.names:
+        without = {name: array - compared.left_over.get(name, 0.0) for name, array in compared.observed.items()}
+        distances_left = {name: float(numpy.linalg.norm(without[name] - reference[name])) for name in reference}
+        if largest_ratio(distances_left, {name: 2 * value for name, value in allowed.items()})[0] <= 1:
+            return Diagnosis((NOT_CLEARED,), {"residual": plain(max(distances_left.values()))})
+    if found.names == (SCALED,) and abs(found.figures["factor"] * facts.world_size / facts.total - 1) < 1e-4:
+        return Diagnosis((NOT_DIVIDED,), found.figures)
+    if found.names == (SCALED,) and 0 < found.figures["factor"] < 1:
+        return Diagnosis((CLIPPED,), found.figures)
+    return found
+
+
+def _require_sums(facts: WindowFacts, compared: Compared, allowed: Norms) -> None:
+    """Raises AuditError where the gradient is what a formula leaves if every loss sum was a mean."""
+    sums = {
+        place: {name: facts.units[place[0]][place[1]] * array for name, array in part.items()}
+        for place, part in compared.parts.items()
+    }
+    reference = weighted_sum(dict.fromkeys(sums, 1 / facts.total), sums)
+    differences = {name: float(numpy.linalg.norm(compared.observed[name] - reference[name])) for name in reference}
+    found = diagnose(compared.observed, reference, facts, sums, allowed)
+    is_right = largest_ratio(differences, {name: 2 * value for name, value in allowed.items()})[0] <= 1
+    if is_right or (found.names and found.names != (SCALED,)):
+        named = "the right one" if is_right else " or ".join(found.names)
+        raise AuditError(
+            f"loss_sum seems to return a mean: if every loss sum of this window is taken as one, the gradient is {named}, "
+            "and otherwise no known formula's: let it return the sum of the losses and their number"
+        )
+
+
+def _concluded(
+    facts: WindowFacts,
+    found: Diagnosis,
+    differs: bool,
+    power: Mapping[str, float],
+    seen: Seen,
+    tolerances: Tolerances,
+) -> tuple[str, str]:
+    """Outcome and, where it is needed, its reason."""
+    if seen.doubts:
+        return INCONCLUSIVE, "; ".join(seen.doubts)
+    if seen.causes:
+        return FAIL, "; ".join(seen.causes.values())
+    if differs and found.names and found.names[0] in UNDECIDED:
+        return INCONCLUSIVE, UNDECIDED[found.names[0]].format(factor=found.figures["factor"])
+    if differs:
+        return FAIL, ""
+    alike = [formula.name for formula in excluded_by(facts) if alike_on(facts, RIGHT, formula)]
+    if alike:
+        return INCONCLUSIVE, f"counts make {', '.join(alike)} the same as the mean over all units in this window"
+    near = [name for name, distance in power.items() if distance < tolerances.power]
+    if near:
+        return (
+            INCONCLUSIVE,
+            f"{', '.join(near)} would be fewer than {tolerances.power:g} tolerances away in this window",
+        )
+    return PASS, ""
+
+
+def _criterion(tolerances: Tolerances) -> str:
+    return (
+        "each parameter's error against the objective's gradient, computed in float64 in one process, is at most "
+        f"{tolerances.native:g} times that of one process in the dtype of the run"
+    )
+
+
+def _first_cause(seen: Seen) -> dict[str, Any] | None:
+    for name, sentence in seen.causes.items():
+        return {"parameter": None, "problem": sentence, "cause": name}
+    return None

@@ -1,0 +1,174 @@
+"""A recorded window once more, in one process: in float64 for the objective, in the training dtype for its rounding.
+
+In float64, each microbatch's loss sum is backpropagated into the same gradient, so that one buffer serves all: what a
+microbatch adds to the sketch of each parameter's gradient is the sketch of its own gradient.
+"""
+
+import os
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy
+import torch
+from torch import nn
+
+from ddp_tokens.audit.inputs import batch_of
+from ddp_tokens.audit.losses import LossSum
+from ddp_tokens.audit.packing import Tree, unpack
+from ddp_tokens.audit.recording import summed
+from ddp_tokens.audit.sketch import sketch
+from ddp_tokens.audit.swapping import swapped
+
+HALF = (torch.float16, torch.bfloat16)
+# How far a loss sum may be from that of the run: in the dtype of the run, and in float64, where dropout that is drawn
+# otherwise moves it by some percent. Half precision has 3 digits, of each of many activations.
+SAME = (1e-4, 1e-3)
+SAME_IN_HALF = (1e-2, 0.1)
+
+Parts = dict[tuple[int, int], dict[str, Any]]
+Gradients = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A microbatch as its rank sent it."""
+
+    tree: Tree
+    tensors: list[torch.Tensor]
+    generators: Mapping[str, torch.Tensor]
+    autocast: torch.dtype | None
+
+
+@dataclass(frozen=True)
+class Window:
+    """`recorded`: by (rank, microbatch). `names`: of the parameters that are compared, `whole`: all parameters, not
+    sharded; both by id of the module's own.
+    """
+
+    module: nn.Module
+    loss_sum: LossSum
+    recorded: Mapping[tuple[int, int], Recorded]
+    names: Mapping[int, str]
+    whole: Mapping[int, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """`sums`: (rank, microbatch) -> loss sum. `gradients`: by name, of the sum of all. `parts`: sketches of each."""
+
+    sums: dict[tuple[int, int], float]
+    gradients: Gradients
+    parts: Parts
+
+
+def in_float64(window: Window) -> Replayed:
+    """Without autocast."""
+    sums, parts = {}, {}
+    instead = _instead(window, lambda tensor: tensor.double() if tensor.is_floating_point() else tensor.clone())
+    before: dict[str, Any] = {}
+    with _undisturbed(window.module), swapped(window.module, instead):
+        for place, recorded in window.recorded.items():
+            with torch.autocast(_device(window).type, enabled=False):
+                total = _loss_sum(window, recorded, torch.float64)
+            sums[place] = _backward(total)
+            after = {name: sketch(instead[key].grad) for key, name in window.names.items() if _has(instead[key])}
+            parts[place] = {name: (after[name] - before.get(name, 0.0)).numpy() for name in after}
+            before = after
+    return Replayed(sums, _gradients(window, instead), parts)
+
+
+def in_training_dtype(window: Window, denominator: int) -> Replayed:
+    """The gradient of (sum of losses) / denominator, under the autocast of the run. No parts."""
+    sums = {}
+    instead = _instead(window, lambda tensor: tensor, shared=True)
+    with _undisturbed(window.module), swapped(window.module, instead):
+        for place, recorded in window.recorded.items():
+            device = _device(window)
+            with torch.autocast(device.type, recorded.autocast, enabled=recorded.autocast is not None):
+                total = _loss_sum(window, recorded, None)
+            sums[place] = float(total.detach().double())
+            _backward(total / denominator)
+    return Replayed(sums, _gradients(window, instead), {})
+
+
+def _instead(
+    window: Window, change: Callable[[torch.Tensor], torch.Tensor], shared: bool = False
+) -> dict[int, torch.Tensor]:
+    """New leaves. `shared`: parameters use the memory of those that they stand for, and only buffers are copied."""
+    instead: dict[int, torch.Tensor] = {}
+    for key, tensor in window.whole.items():
+        instead[key] = nn.Parameter(change(tensor.detach()), requires_grad=key in window.names)
+    for buffer in window.module.buffers():
+        changed = change(buffer.detach())
+        instead[id(buffer)] = changed.clone() if shared else changed
+    return instead
+
+
+def _loss_sum(window: Window, recorded: Recorded, dtype: torch.dtype | None) -> torch.Tensor:
+    device = _device(window)
+
+    def placed(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(device, dtype) if tensor.is_floating_point() else tensor.to(device, copy=True)
+
+    _set_generators(recorded.generators, device)
+    arguments, named, watched = unpack(recorded.tree, recorded.tensors, placed)
+    batch = batch_of(window.module, arguments, named, watched)
+    outputs = window.module(*arguments, **named)
+    return summed(window.loss_sum, outputs, batch)[0]
+
+
+def _backward(total: torch.Tensor) -> float:
+    """A microbatch without a supervised unit may have a loss sum that depends on nothing."""
+    if total.requires_grad:
+        total.backward()
+    return float(total.detach().double())
+
+
+def _gradients(window: Window, instead: Mapping[int, torch.Tensor]) -> Gradients:
+    return {name: instead[key].grad for key, name in window.names.items() if _has(instead[key])}
+
+
+def _has(tensor: torch.Tensor) -> bool:
+    return tensor.grad is not None
+
+
+def _device(window: Window) -> torch.device:
+    return next(iter(window.whole.values())).device
+
+
+def _set_generators(states: Mapping[str, torch.Tensor], device: torch.device) -> None:
+    torch.set_rng_state(states["cpu"])
+    if "cuda" in states and device.type == "cuda":
+        torch.cuda.set_rng_state(states["cuda"], device)
+
+
+@contextmanager
+def _undisturbed(module: nn.Module) -> Iterator[None]:
+    """Gradients are recorded, all cores compute, and every generator is put back. Other ranks wait meanwhile."""
+    devices = sorted({p.device.index or 0 for p in module.parameters() if p.device.type == "cuda"})
+    python, of_numpy, threads = random.getstate(), numpy.random.get_state(), torch.get_num_threads()
+    try:
+        torch.set_num_threads(max(threads, len(os.sched_getaffinity(0))))
+        with torch.random.fork_rng(devices), torch.enable_grad():
+            yield
+    finally:
+        torch.set_num_threads(threads)
+        numpy.random.set_state(of_numpy)
+        random.setstate(python)
+
+
+def not_reproduced(
+    window: Window, in_run: Mapping[tuple[int, int], float], exact: Replayed, native: Replayed
+) -> tuple[int, int] | None:
+    """The first (rank, microbatch) whose loss sum, as it was in the run, is not met again; None where all are."""
+    for place, total in in_run.items():
+        is_half = window.recorded[place].autocast is not None or any(p.dtype in HALF for p in window.whole.values())
+        in_training, in_float64_too = SAME_IN_HALF if is_half else SAME
+        size = max(abs(total), 1.0)
+        is_same = abs(native.sums[place] - total) <= in_training * size
+        if not (is_same and abs(exact.sums[place] - total) <= in_float64_too * size):
+            return place
+    return None

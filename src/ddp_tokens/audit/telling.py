@@ -1,0 +1,132 @@
+"""What a rank says of its part of a window: plain values for all ranks, and a message for rank 0, which recomputes "
+"it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.instancenorm import _InstanceNorm
+
+from ddp_tokens.audit.between import Between
+from ddp_tokens.audit.packing import from_bytes, to_bytes
+from ddp_tokens.audit.recording import MIB, Microbatch, Recorder, local
+from ddp_tokens.audit.replaying import Recorded
+from ddp_tokens.audit.wrappers import is_sharded
+
+PRIME = 2**61 - 1
+WHOLE_NUMBERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+TOLD = (
+    "loss_sum",
+    "units",
+    "positions",
+    "labels",
+    "rows",
+    "has_backward",
+    "gradients_there",
+    "versions",
+    "collectives",
+)
+
+
+def told(
+    recorder: Recorder, between: Between, compared: Mapping[str, nn.Parameter], collectives: int, message: bytes
+) -> dict[str, Any]:
+    """Plain values. `collectives`: entered so far."""
+    module, ones = recorder.module, recorder.complete
+    sharded = is_sharded(module)
+    left_out = len(recorder.microbatches) - len(ones)
+    gradients = [parameter.grad for parameter in compared.values() if parameter.grad is not None]
+    clippings = [
+        {"norm": one.norm, "max_norm": one.max_norm, "factor": one.factor, "after": one.after}
+        for one in between.clippings
+    ]
+    return {
+        "microbatches": [{name: getattr(one, name) for name in TOLD} for one in ones],
+        "versions": versions_of(list(module.parameters())),
+        "collectives": collectives,
+        "weights": None if sharded else fingerprint(list(module.parameters())),
+        "gradients": None if sharded else fingerprint(gradients),
+        "is_sharded": sharded,
+        "is_surely_sum": recorder.is_surely_sum,
+        "clippings": clippings,
+        "doubts": _doubts(recorder, between, sharded),
+        "notes": [f"{left_out} forwards without a backward were left out"] if left_out else [],
+        "bytes": len(message),
+    }
+
+
+def message_of(ones: Sequence[Microbatch]) -> bytes:
+    parts = [
+        to_bytes(
+            {
+                "tree": one.tree,
+                "autocast": None if one.autocast is None else str(one.autocast),
+                "of": list(one.generators),
+            },
+            [*one.tensors, *one.generators.values()],
+        )
+        for one in ones
+        if one.is_kept
+    ]
+    return b"".join(len(part).to_bytes(8, "little") + part for part in parts)
+
+
+def recorded_in(message: bytes) -> list[Recorded]:
+    found, position = [], 0
+    while position < len(message):
+        end = position + 8 + int.from_bytes(message[position : position + 8], "little")
+        head, tensors = from_bytes(message[position + 8 : end])
+        inputs, states = tensors[: len(tensors) - len(head["of"])], tensors[len(tensors) - len(head["of"]) :]
+        autocast = None if head["autocast"] is None else getattr(torch, head["autocast"].removeprefix("torch."))
+        found.append(Recorded(head["tree"], inputs, dict(zip(head["of"], states, strict=True)), autocast))
+        position = end
+    return found
+
+
+def versions_of(parameters: Sequence[nn.Parameter]) -> int:
+    """Changes with every update in place."""
+    return sum(parameter._version for parameter in parameters)
+
+
+def fingerprint(tensors: Sequence[torch.Tensor]) -> int:
+    """The same for the same bits; for others, but by chance, another one. No copy is made."""
+    total = 0
+    for tensor in tensors:
+        values = local(tensor.detach()).contiguous().reshape(-1)
+        of_tensor = int(values.view(WHOLE_NUMBERS[values.element_size()]).sum(dtype=torch.int64))
+        total = (total * 31 + of_tensor) % PRIME
+    return total
+
+
+def _doubts(recorder: Recorder, between: Between, sharded: bool) -> list[str]:
+    doubts = []
+    names = [name for name, part in recorder.module.named_modules() if _uses_statistics_of_rows(part)]
+    if names:
+        doubts.append(
+            f"{names[0]} is batch normalization in training mode, which makes each microbatch's loss depend on its "
+            "other rows, so no process can compute the objective over all of them: for the audit, call eval() on these "
+            "layers, which freezes their statistics, or take GroupNorm or LayerNorm"
+        )
+    if not all(one.is_kept for one in recorder.complete):
+        doubts.append(
+            f"the inputs of a window take more than {recorder.limit // MIB} MiB: pass a larger record_mib, or audit "
+            "with fewer or smaller microbatches"
+        )
+    if between.clipped_by_value:
+        doubts.append(
+            "gradients are clipped by value (clip_grad_value_), which cannot be undone: leave that out for the audit"
+        )
+    if not sharded and any(one.collectives[1] > one.collectives[0] for one in recorder.complete):
+        doubts.append(
+            "the module's forward itself communicates with other ranks, so that one process cannot compute it: audit a "
+            "loop whose forward is local"
+        )
+    return doubts
+
+
+def _uses_statistics_of_rows(part: nn.Module) -> bool:
+    if not isinstance(part, _NormBase) or isinstance(part, _InstanceNorm):
+        return False
+    return part.training or part.running_mean is None

@@ -1,0 +1,76 @@
+"""Which batch a forward computes, where its labels are no input of the module."""
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from ddp_tokens.audit.packing import pack
+from ddp_tokens.errors import AuditError
+
+KEPT = 64  # batches that a loader may be ahead of the forward
+
+
+class Watched:
+    """Batches that were taken from watched loaders and not computed yet, oldest first."""
+
+    def __init__(self) -> None:
+        self.is_used = False
+        self.is_over = False
+        self._taken: deque[Any] = deque(maxlen=KEPT)
+
+    def watch(self, loader: Any) -> "WatchedLoader":
+        self.is_used = True
+        return WatchedLoader(loader, self)
+
+    def taken(self, batch: Any) -> None:
+        if not self.is_over:
+            self._taken.append(batch)
+
+    def take(self, arguments: Any, named: Any) -> Any:
+        """The batch of which most tensors are among the inputs, the oldest of several; where none is, since inputs are
+        computed from it, the only one. None where nothing is watched. Raises AuditError where that leaves a choice.
+        """
+        if not self.is_used:
+            return None
+        _, inputs = pack([list(arguments), dict(named)], "an input")
+        shared = [_shared(pack(batch, "the batch")[1], inputs) for batch in self._taken]
+        if len(shared) == 1 or any(shared):
+            place = shared.index(max(shared))
+            found = self._taken[place]
+            del self._taken[place]
+            return found
+        raise AuditError(
+            f"{len(self._taken)} batches were taken from the watched loader and none has a tensor in common with what "
+            "the module was called with: watch the loader whose batches the loop computes one by one"
+        )
+
+
+class WatchedLoader:
+    """A loader that is gone through as before, and says what it gave."""
+
+    def __init__(self, loader: Any, watched: Watched) -> None:
+        self._loader = loader
+        self._watched = watched
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self._loader:
+            self._watched.taken(batch)
+            yield batch
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+
+def _shared(batch: list[torch.Tensor], inputs: list[torch.Tensor]) -> int:
+    return sum(any(_same(one, other) for other in inputs) for one in batch if one.numel())
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return bool(torch.equal(one, other.to(one.device)))

@@ -1,0 +1,147 @@
+"""One window at its update: ranks tell what they did, rank 0 computes it again and judges, all learn the verdict."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from ddp_tokens.audit.between import Between
+from ddp_tokens.audit.comparing import Comparison
+from ddp_tokens.audit.exchange import Exchange
+from ddp_tokens.audit.judging import Seen, judge, not_comparable
+from ddp_tokens.audit.losses import LossSum
+from ddp_tokens.audit.recording import Recorder
+from ddp_tokens.audit.replaying import Replayed, Window, in_float64, in_training_dtype, not_reproduced
+from ddp_tokens.audit.seeing import Told, described, facts_of, notes_of, seen_in
+from ddp_tokens.audit.telling import message_of, recorded_in, told
+from ddp_tokens.check_settings import Tolerances
+from ddp_tokens.errors import AuditError
+from ddp_tokens.formulas import WindowFacts
+
+
+@dataclass(frozen=True)
+class RankWindow:
+    """What this rank has of a window. `accumulation`: the most microbatches of a window so far."""
+
+    number: int
+    module: nn.Module
+    optimizer: torch.optim.Optimizer
+    loss_sum: LossSum
+    recorder: Recorder
+    between: Between
+    tolerances: Tolerances
+    accumulation: int
+    previous_units: int | None
+
+    @property
+    def compared(self) -> dict[str, nn.Parameter]:
+        """What the optimizer updates of the module, by name; a parameter with several names under the first."""
+        updated = {id(parameter) for group in self.optimizer.param_groups for parameter in group["params"]}
+        return {n: p for n, p in self.module.named_parameters() if id(p) in updated and p.requires_grad}
+
+
+def audited(window: RankWindow, exchange: Exchange) -> dict[str, Any]:
+    """`window`, `verdict`, `seen` and `notes`, the same on every rank. Raises AuditError on every rank alike."""
+    message = message_of(window.recorder.complete)
+    own = told(window.recorder, window.between, window.compared, exchange.collectives(), message)
+    of_ranks = exchange.of_all(own, window.number)
+    name = type(window.module).__name__
+    facts = facts_of(of_ranks, window.accumulation, window.previous_units, window.number, name)
+    seen = seen_in(of_ranks)
+    if seen.doubts:
+        verdict = asdict(not_comparable(f"window {window.number}", facts.units_per_rank, seen.doubts))
+    else:
+        verdict = _judged(window, exchange, of_ranks, facts, seen, message)
+    return {"window": window.number, "verdict": verdict, "seen": described(of_ranks), "notes": notes_of(of_ranks)}
+
+
+def _judged(
+    window: RankWindow, exchange: Exchange, of_ranks: Told, facts: WindowFacts, seen: Seen, message: bytes
+) -> dict[str, Any]:
+    messages = exchange.to_first(message, [of_rank["bytes"] for of_rank in of_ranks])
+    whole = {id(parameter): _whole(parameter.detach()) for parameter in window.module.parameters()}
+    problem, comparison = None, None
+    if exchange.rank == 0:
+        try:
+            comparison, seen = _recomputed(window, whole, messages, of_ranks, facts, seen)
+        except AuditError as error:
+            problem = str(error)
+        except Exception as error:
+            problem = (
+                f"window {window.number} cannot be computed again in one process: {type(error).__name__}: {error}; it "
+                "is computed in float64, and then in the dtype of the run"
+            )
+    _raise_together(exchange, problem)
+    factors = _factors(window.between)
+    for name, parameter in window.compared.items():
+        found = None if parameter.grad is None else _whole(parameter.grad.detach())
+        if comparison is not None:
+            comparison.take(name, found, factors.get(id(parameter), 1.0))
+    verdict, problem = None, None
+    if comparison is not None:
+        compared = comparison.result(window.recorder.left_over)
+        try:
+            verdict = asdict(judge(f"window {window.number}", facts, compared, seen, window.tolerances))
+        except AuditError as error:
+            problem = str(error)
+    _raise_together(exchange, problem)
+    of_all: dict[str, Any] = exchange.from_first(verdict)
+    return of_all
+
+
+def _recomputed(
+    window: RankWindow,
+    whole: Mapping[int, torch.Tensor],
+    messages: Sequence[bytes],
+    of_ranks: Told,
+    facts: WindowFacts,
+    seen: Seen,
+) -> tuple[Comparison, Seen]:
+    """On rank 0. The copies in float64 are gone before the second pass begins."""
+    recorded = {
+        (rank, index): one for rank, message in enumerate(messages) for index, one in enumerate(recorded_in(message))
+    }
+    names = {id(parameter): name for name, parameter in window.compared.items()}
+    again = Window(window.module, window.loss_sum, recorded, names, whole)
+    exact = in_float64(again)
+    native = in_training_dtype(again, facts.total)
+    doubt = _doubt(again, exact, native, of_ranks)
+    if doubt:
+        seen = replace(seen, doubts=(doubt,))
+    return Comparison(exact, native.gradients, facts.total), seen
+
+
+def _doubt(again: Window, exact: Replayed, native: Replayed, of_ranks: Told) -> str | None:
+    in_run = {place: of_ranks[place[0]]["microbatches"][place[1]]["loss_sum"] for place in again.recorded}
+    place = not_reproduced(again, in_run, exact, native)
+    if place is None:
+        return None
+    rank, index = place
+    return (
+        f"the loss sum of microbatch {index + 1} of rank {rank} was {in_run[place]:.6g} in the run and is "
+        f"{native.sums[place]:.6g} when it is computed again, {exact.sums[place]:.6g} in float64: something random or "
+        "a state is not replayed; switch it off for the audit (dropout: model.eval())"
+    )
+
+
+def _factors(between: Between) -> dict[int, float]:
+    """By how much clipping shortened each parameter's gradient, by id."""
+    factors: dict[int, float] = {}
+    for clipping in between.clippings:
+        for key in clipping.parameters:
+            factors[key] = factors.get(key, 1.0) * clipping.factor
+    return factors
+
+
+def _whole(tensor: torch.Tensor) -> torch.Tensor:
+    """All ranks together, where it is sharded."""
+    full: torch.Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return full
+
+
+def _raise_together(exchange: Exchange, problem: str | None) -> None:
+    found = exchange.from_first(problem)
+    if found is not None:
+        raise AuditError(found)

@@ -1,0 +1,68 @@
+"""What trainers wrap around a module and around an optimizer, looked through. None of their packages is imported."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from ddp_tokens.errors import AuditError
+
+OF_MODULES = ("_orig_mod", "_original_module", "module")
+OF_OPTIMIZERS = ("optimizer", "_optimizer")
+HOLDING = ("LightningModule",)
+
+
+def innermost(model: nn.Module) -> nn.Module:
+    """The module itself, without DistributedDataParallel, torch.compile's wrapper, or those of trainers.
+
+    Raises AuditError for FSDP1, whose parameters are not those of the module.
+    """
+    while True:
+        if type(model).__name__ == "FullyShardedDataParallel":
+            raise AuditError(
+                "the model is wrapped by FullyShardedDataParallel, which flattens its parameters: audit the loop with "
+                "fully_shard (FSDP2) or DistributedDataParallel"
+            )
+        inner = next((found for name in OF_MODULES if _wraps(model, found := getattr(model, name, None))), None)
+        if inner is None:
+            return model
+        model = inner
+
+
+def _wraps(model: nn.Module, inner: Any) -> bool:
+    """A wrapper has no other parameters than what it wraps."""
+    if not isinstance(inner, nn.Module) or inner is model:
+        return False
+    return {id(p) for p in model.parameters()} == {id(p) for p in inner.parameters()}
+
+
+def network_of(model: nn.Module) -> nn.Module:
+    """Of a module that holds the training loop as well, as a LightningModule does, the one module that has all of its
+    parameters; others as they are.
+    """
+    model = innermost(model)
+    while any(kind.__name__ in HOLDING for kind in type(model).__mro__):
+        inside = next((child for child in model.children() if _wraps(model, child)), None)
+        if inside is None:
+            return model
+        model = innermost(inside)
+    return model
+
+
+def torch_optimizer(optimizer: Any) -> torch.optim.Optimizer:
+    """The optimizer whose step updates. Raises AuditError where there is none."""
+    found, seen = optimizer, set[int]()
+    while id(found) not in seen:
+        seen.add(id(found))
+        inner = (getattr(found, name, None) for name in OF_OPTIMIZERS)
+        found = next((one for one in inner if isinstance(one, torch.optim.Optimizer)), found)
+    if not isinstance(found, torch.optim.Optimizer):
+        raise AuditError(
+            f"the optimizer is a {type(optimizer).__name__}, which is no torch.optim.Optimizer: pass that one"
+        )
+    return found
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """By fully_shard: each rank holds a part of each parameter, and forward gathers them."""
+    return any(hasattr(parameter, "full_tensor") for parameter in model.parameters())
