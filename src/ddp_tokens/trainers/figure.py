@@ -27,11 +27,14 @@ GREY = "#57606a"
 
 @dataclass(frozen=True)
 class Line:
-    """One line of the figure: a trainer's name, in bold, or below it one of its settings, with an `outcome`."""
+    """One line of the figure: a trainer's name, in bold, or below it one of its settings, with an `outcome`.
+
+    `of_tolerance`: error / tolerance; None where no error is known, and no mark is drawn.
+    """
 
     label: str
     outcome: str = ""
-    of_tolerance: float = 0.0
+    of_tolerance: float | None = None
     note: str = ""
     speed: str = ""
     as_expected: bool = True
@@ -60,7 +63,8 @@ def _line(row: Row) -> Line:
     outcome = row.verdict.outcome
     if outcome == NOT_RUN:
         return Line(row.case.setting, outcome, note="not run here", speed=NOTHING)
-    notes = [number_text(row.verdict.observed.get("error"))] if row.of_tolerance == math.inf else []
+    error = row.verdict.observed.get("error")
+    notes = [number_text(error)] if error is not None and row.of_tolerance == math.inf else []
     if row.of_tolerance == 0:
         notes.append("exactly 0")
     if outcome == INCONCLUSIVE:
@@ -72,7 +76,7 @@ def _line(row: Row) -> Line:
     return Line(
         label=row.case.setting,
         outcome=outcome,
-        of_tolerance=row.of_tolerance,
+        of_tolerance=None if error is None else row.of_tolerance,
         note="; ".join(notes),
         speed=NOTHING if row.speed is None else f"{row.speed:.2f}",
         as_expected=row.problem is None,
@@ -80,7 +84,7 @@ def _line(row: Row) -> Line:
 
 
 def trainers_figure(of_lines: Sequence[Line]) -> Figure:
-    low, high = _ends([line.of_tolerance for line in of_lines if line.outcome in MARKS])
+    low, high = _ends([line.of_tolerance for line in of_lines if line.of_tolerance is not None])
     texts = [(wrapped_setting(line), _wrapped_note(line, low, high)) for line in of_lines]
     rows = [max(label.count("\n"), note.count("\n")) + 1 for label, note in texts]
     places, height = stacked([number + GAPS[bool(line.outcome)] for number, line in zip(rows, of_lines, strict=True)])
@@ -127,14 +131,13 @@ def _parts(word: str) -> list[str]:
 
 def _wrapped_note(line: Line, low: float, high: float) -> str:
     """Into the wider of both sides of the mark, without reaching over the line at 1."""
-    if line.outcome == NOT_RUN or not line.note:
-        return line.note
-    return "\n".join(textwrap.wrap(line.note, max(8, _room(line, low, high)[1])))
+    room = max(8, _room(line.of_tolerance or 0.0, low, high)[1])
+    return "\n".join(textwrap.wrap(line.note, room))
 
 
-def _room(line: Line, low: float, high: float) -> tuple[bool, int]:
+def _room(of_tolerance: float, low: float, high: float) -> tuple[bool, int]:
     """Whether the note stands left of the mark, and for how many letters there is room."""
-    at = _inside(line.of_tolerance, low, high)
+    at = _inside(of_tolerance, low, high)
     before = math.log(at) if at > 1 else 0.0
     after = math.log(high / max(at, 1.0))
     letters = PANEL_LETTERS * max(before, after) / math.log(high / low)
@@ -153,13 +156,13 @@ def _inside(ratio: float, low: float, high: float) -> float:
 
 
 def _draw(axes: Axes, place: float, line: Line, note: str, low: float, high: float) -> None:
-    if line.outcome == NOT_RUN:
+    if line.of_tolerance is None:
         _write(axes, note, 1, place, is_before=False, colour=GREY)
         return
     at = _inside(line.of_tolerance, low, high)
     axes.add_line(mark_at(line.outcome, [at], [place]))
     if note:
-        is_before, _ = _room(line, low, high)
+        is_before, _ = _room(line.of_tolerance, low, high)
         _write(axes, note, at if is_before else max(at, 1.0), place, is_before)
 
 

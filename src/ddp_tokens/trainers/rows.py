@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
-from ddp_tokens.checks.verdict import FAIL, Verdict
+from ddp_tokens.checks.verdict import FAIL, INCONCLUSIVE, PASS, Verdict
 from ddp_tokens.errors import EvidenceError
 from ddp_tokens.files import read_json
 from ddp_tokens.trainers.cases import Case
@@ -129,7 +129,7 @@ def first_problem(error: ValidationError) -> str:
 def most_telling(report: Report, path: Path) -> Window:
     """Of the windows that decide the outcome, the one that is the most tolerances off."""
     outcomes = {window.verdict.outcome for window in report.windows}
-    if report.outcome not in outcomes or (FAIL in outcomes and report.outcome != FAIL):
+    if report.outcome != next((one for one in (FAIL, PASS, INCONCLUSIVE) if one in outcomes), None):
         found = ", ".join(sorted(outcomes))
         raise EvidenceError(f"{path}: field 'report.outcome' says {report.outcome}, its windows say {found}; {AGAIN}")
     deciding = [window for window in report.windows if window.verdict.outcome == report.outcome]

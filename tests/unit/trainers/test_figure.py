@@ -41,13 +41,16 @@ def test_notes_say_what_the_scale_cannot(tmp_path, rows):
     assert [line.note for line in lines(rows) if line.outcome] == [
         *("", "mean of means", "", "mean of microbatch means", "cannot be decided", "not run here")
     ]
-    odd = {"bare": run(window(1, "pass", 0.0)), "hf": run(window(1, "fail", "nan")), **missed()}
-    odd["hf"] = run(window(1, "fail", "nan"))
+    odd = {**missed(), "bare": run(window(1, "pass", 0.0))}
+    odd |= {"hf": run(window(1, "fail", "nan")), "equal": run(window(1, "inconclusive", None, None))}
     found = {line.label: line for line in lines(trainers(tmp_path / "odd", **odd).rows)}
     assert found[CASES[0].setting].note == "exactly 0"
     assert found[CASES[1].setting].note == "NOT as expected"
     assert found[CASES[2].setting].note == "nan; NOT as expected"
     assert not found[CASES[2].setting].as_expected
+    undecided = found[CASES[4].setting]
+    assert (undecided.note, undecided.of_tolerance) == ("cannot be decided", None)
+    assert marks(drawn([undecided]), "s") == []
 
 
 def test_marks_stand_at_their_ratio(rows):

@@ -46,6 +46,13 @@ def test_a_row_says_all_that_was_found_and_how_to_make_it_right(table):
     )
 
 
+def test_a_name_that_only_an_audit_gives_and_what_cannot_be_decided_have_their_sentence(tmp_path):
+    only_there = run(window(1, "fail", 0.5, diagnosis=["gradients_not_cleared"]))
+    page = trainers_page(trainers(tmp_path, bare_means=only_there, equal=run(window(1, "inconclusive", None, None))))
+    assert "fail gradients not cleared it is fail ✗ not as expected" in row_in(page, "bare_means")
+    assert row_in(page, "equal").endswith("inconclusive it is inconclusive ✓ as expected \u2013 \u2013 0.90 \u2013")
+
+
 def test_a_right_row_needs_no_remedy(table):
     told = row_in(trainers_page(table), "bare")
     assert told.endswith("pass ✓ as expected 0.4 4e-07 / 1e-06 \u2013 0.99 \u2013")

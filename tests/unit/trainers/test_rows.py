@@ -81,6 +81,7 @@ def test_a_trainer_that_was_not_run_is_no_problem_and_says_why():
         ({"error": 0.0, "tolerance": 0}, 0.0),
         ({"error": 3, "tolerance": 0}, math.inf),
         ({"error": "nan", "tolerance": 1e-6}, math.inf),
+        ({"error": None, "tolerance": None}, math.inf),
         ({}, math.inf),
     ],
 )
@@ -111,6 +112,10 @@ def changed_in(document, **changed):
         (
             run(window(1, "fail", 9.0), window(2, "pass", 0.0), outcome="pass"),
             "field 'report.outcome' says pass, its windows say fail, pass",
+        ),
+        (
+            run(window(1, "inconclusive", None), window(2, "pass", 0.0), outcome="inconclusive"),
+            "field 'report.outcome' says inconclusive, its windows say inconclusive, pass",
         ),
     ],
 )
