@@ -19,7 +19,7 @@ from ddp_tokens.report import number_text
 from ddp_tokens.trainers.rows import NOT_RUN, Row
 
 MARGIN = 0.85  # inches, for the axis and the legend
-LETTERS, PANEL_LETTERS = 25, 26  # in a row of a label, in one over the whole panel
+LETTERS, PANEL_LETTERS = 28, 24  # in a row of a label, in one over the whole panel
 NOTHING = "\u2013"
 GAPS = {False: 0.4, True: 0.25}  # around a trainer's name, and a setting; in rows
 GREY = "#57606a"

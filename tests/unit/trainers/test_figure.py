@@ -107,9 +107,11 @@ def of_kind(axes, kind):
 def test_long_settings_are_broken_between_words_and_inside_long_ones():
     long = "average_tokens_across_devices=True, forward names num_items_in_batch"
     assert wrapped_setting(Line(long, "pass")) == (
-        "average_tokens_across_\ndevices=True, forward\nnames num_items_in_batch"
+        "average_tokens_across_\ndevices=True, forward names\nnum_items_in_batch"
     )
-    assert wrapped_setting(Line("accumulate() as documented", "pass")) == "accumulate() as\ndocumented"
+    assert (
+        wrapped_setting(Line("each rank's mean over its own tokens", "pass")) == "each rank's mean over its\nown tokens"
+    )
     assert wrapped_setting(Line("a trainer's name that is not broken")) == "a trainer's name that is not broken"
 
 
