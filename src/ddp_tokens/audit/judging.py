@@ -27,8 +27,9 @@ UNDECIDED = {
 @dataclass(frozen=True)
 class Compared:
     """By name of parameter. `reference`: norms in float64. `errors`: of the gradient found. `rounding`: of one process
-    in the training dtype, and `epsilon` of that. `missing`: without a gradient, though the objective has one. `norm`: of
-    the whole gradient found. `observed`, `parts`, `left_over`: sketches; the last of what was there when the window began.
+    in the training dtype, and `epsilon` of that. `missing`: without a gradient, though the objective has one. `norm`:
+    of the whole gradient found. `observed`, `parts`, `left_over`: sketches, the last of what was there at the window's
+    begin.
     """
 
     reference: Norms

@@ -70,7 +70,8 @@ def _causes(told: Told) -> dict[str, str]:
     causes = {}
     for rank, of_rank in enumerate(told):
         ones = of_rank["microbatches"]
-        if len({one["versions"] for one in ones} | {of_rank["versions"]}) > 1:
+        moved = len({one["versions"] for one in ones} | {of_rank["versions"]}) > 1
+        if moved and not of_rank["is_sharded"]:  # gathering a sharded one changes its version
             causes[WEIGHTS_UPDATED_INSIDE] = f"on rank {rank} a parameter changes inside the window"
         has_units = [bool(one["units"]) and one["has_backward"] for one in ones]
         for index, one in enumerate(ones):

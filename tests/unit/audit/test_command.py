@@ -71,7 +71,8 @@ def test_a_script_that_makes_no_update(capsys, script):
     code, out = said(capsys, script(TRAINS.replace("    optimizer.step()\n", ""), "2"))
     assert code == 2
     assert out.err == (
-        "ddp_tokens.audit: nothing was audited: the script made no update of Linear: let it train for a window or more\n"
+        "ddp_tokens.audit: nothing was audited: the script made no update of Linear: let it train for a window or "
+        "more\n"
     )
 
 
