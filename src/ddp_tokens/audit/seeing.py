@@ -47,7 +47,6 @@ def described(told: Told) -> dict[str, Any]:
         "rows": [[len(one["rows"]) for one in of_rank["microbatches"]] for of_rank in told],
         "positions": [list(of_rank) for of_rank in _counts(told, "positions")],
         "collectives": [_reductions(of_rank) for of_rank in told],
-        "weights": [of_rank["weights"] for of_rank in told],
     }
 
 
