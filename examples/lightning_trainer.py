@@ -64,7 +64,7 @@ def main():
             enable_progress_bar=False,
             enable_model_summary=False,
         )
-        with audit(module, loss_sum="token-classification") as report, shared.Clock() as clock:
+        with audit(module.network, loss_sum="token-classification") as report, shared.Clock() as clock:
             trainer.fit(module, report.watch(own.windows.loader()))
     shared.write(own, report, clock, "lightning")
 

@@ -10,8 +10,21 @@ from ddp_tokens.tracked import asking_this_repository, in_repository
 
 # Where the project's own files lie. Of what git does not know, and where there is no git, these alone are taken.
 FOLDERS = (
-    *(".ci", "benchmarks", "config", "docs", "envs", "examples", "profiles", "report", "rules", "scripts", "src"),
-    *("tests", "workflow_scripts"),
+    *(
+        ".ci",
+        "benchmarks",
+        "config",
+        "docs",
+        "envs",
+        "examples",
+        "profiles",
+        "report",
+        "rules",
+        "scripts",
+        "src",
+        "tests",
+    ),
+    "workflow_scripts",
 )
 FILES = (
     *("Snakefile", "Makefile", "pyproject.toml", "compose.yaml", "LICENSE", "CITATION.cff", ".gitignore"),
