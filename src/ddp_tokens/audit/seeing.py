@@ -54,7 +54,6 @@ def described(told: Told) -> dict[str, Any]:
         "rows": [[len(one["rows"]) for one in of_rank["microbatches"]] for of_rank in told],
         "positions": [list(of_rank) for of_rank in _counts(told, "positions")],
         "collectives": [_reductions(of_rank) for of_rank in told],
-        "weights": [of_rank["weights"] for of_rank in told],
     }
 
 
@@ -77,7 +76,8 @@ def _causes(told: Told) -> dict[str, str]:
     causes = {}
     for rank, of_rank in enumerate(told):
         ones = of_rank["microbatches"]
-        if len({one["versions"] for one in ones} | {of_rank["versions"]}) > 1:
+        moved = len({one["versions"] for one in ones} | {of_rank["versions"]}) > 1
+        if moved and not of_rank["is_sharded"]:  # gathering a sharded one changes its version
             causes[WEIGHTS_UPDATED_INSIDE] = f"on rank {rank} a parameter changes inside the window"
         for index, one in enumerate(ones):
             if one["gradients_due"] and not one["gradients_there"] and not of_rank["is_sharded"]:
