@@ -7,7 +7,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
-PATHS := src tests workflow_scripts envs benchmarks
+PATHS := src tests workflow_scripts envs benchmarks examples
 SNAKEFILES := Snakefile rules
 # Only when all of it is there: an error in a setting leaves the file as it is.
 WRITE_CONFIG_DOCS = text=$$(python -m ddp_tokens.cli config-docs) && printf '%s\n' "$$text" > config/README.md

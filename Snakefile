@@ -6,7 +6,14 @@ import sys
 from ddp_tokens.archive.building import archived, limit_mib, measured, source_file
 from ddp_tokens.archive.collect import require_archivable
 from ddp_tokens.errors import UserError
+from ddp_tokens.trainers.building import (
+    BY_NAME,
+    audited,
+    installed_file,
+    script_file,
+)
 from ddp_tokens.workflow import (
+    AUDITED,
     CONTROL_WORLD_SIZES,
     Experiments,
     command_line,
@@ -43,7 +50,7 @@ except UserError as error:
 
 
 wildcard_constraints:
-    experiment=r"(?!controls/)[A-Za-z0-9][A-Za-z0-9_.-]*",
+    experiment=r"(?!(controls|audit)/)[A-Za-z0-9][A-Za-z0-9_.-]*",
     step="[a-z_]+",
 
 
@@ -62,6 +69,10 @@ onerror:
         rules.control_table.input,
         [rules.control_table.output.verdicts, rules.control_gate.output.gate],
     )
+    experiments.forget_unfinished(
+        rules.audit_table.input.runs,
+        [rules.audit_table.output.json, rules.audit_gate.output.gate],
+    )
 
 
 rule report_items:
@@ -69,6 +80,7 @@ rule report_items:
         expand("results/{experiment}/summary.json", experiment=experiments.names),
         expand("results/{experiment}/figures/tokens.png", experiment=experiments.names),
         "results/controls/controls.csv",
+        audited() if call.report else [],
 
 
 rule all:
@@ -93,6 +105,7 @@ include: "rules/evaluate.smk"
 include: "rules/scaling.smk"
 include: "rules/report.smk"
 include: "rules/controls.smk"
+include: "rules/audit.smk"
 include: "rules/archive.smk"
 
 
@@ -118,5 +131,8 @@ localrules:
     control_table,
     control_gate,
     controls,
+    audit_table,
+    audit_gate,
+    audit,
     pack,
     archive,

@@ -14,7 +14,7 @@ from ddp_tokens.layout import Layout
 from ddp_tokens.options import run_as_program
 
 RESULTS = Path("results")
-CONTROLS = RESULTS / "controls"
+CONTROLS, AUDIT = RESULTS / "controls", RESULTS / "audit"
 REPORT = RESULTS / "report.zip"
 INTERRUPTED = 130
 NOT_BUILT = "\n{root}\n\nNot built, for the reason above; what was judged before that lies in {root}/checks."
@@ -28,6 +28,9 @@ def main(arguments: Sequence[str]) -> int:
         RESULTS / name: [f"{RESULTS / name}/summary.json", f"{RESULTS / name}/figures/tokens.png"] for name in names
     }
     targets[CONTROLS] = [f"{CONTROLS}/controls.csv"]
+    audited = [f"{AUDIT}/trainers.json"]  # needs packages that nothing else needs: shown, but not built
+    if Path(audited[0]).is_file() and _is_built(audited, arguments):
+        targets[AUDIT] = audited
     built = [root for root in targets if not code or _is_built(targets[root], arguments)]
     if not built:
         print("\nThe build failed, for the reason above. Verdicts of an earlier build are not shown.")
@@ -48,7 +51,9 @@ def _is_built(targets: Sequence[str], arguments: Sequence[str]) -> bool:
 
 
 def _text_of(root: Path) -> str:
-    return controls_text(root) if root == CONTROLS else verdict_table(Layout(root))
+    if root == AUDIT:
+        return told_in_one(root / "trainers.json", "Trainers")
+    return told_in_one(root / "controls.json", "Controls") if root == CONTROLS else verdict_table(Layout(root))
 
 
 def verdict_table(at: Layout) -> str:
@@ -62,17 +67,20 @@ def verdict_table(at: Layout) -> str:
     return f"\n{at.root}\n\n{tabulate(rows, headers=columns)}\n\nVerdicts: {count} as expected{told}"
 
 
-def controls_text(at: Path) -> str:
-    """The headline of controls.json, and a line for each variant that is not judged as expected."""
-    found = read_json(at / "controls.json")
+def told_in_one(path: Path, what: str) -> str:
+    """The headline of a table of verdicts, and a line for each that is not as expected."""
+    found = read_json(path)
     problems = "".join(f"\n  NOT as expected: {problem}" for problem in found["problems"])
-    return f"\n{at}\n\nControls: {found['headline']}{problems}"
+    return f"\n{path.parent}\n\n{what}: {found['headline']}{problems}"
 
 
 def _outdated(roots: Sequence[Path]) -> bool:
     """Snakemake does not know of its report as a file: compare times with what the report shows."""
     shown = [
-        path for root in roots for pattern in ("figures/*", "report/*", "controls.*") for path in root.glob(pattern)
+        path
+        for root in roots
+        for pattern in ("figures/*", "report/*", "controls.*", "trainers.*")
+        for path in root.glob(pattern)
     ]
     return not REPORT.is_file() or any(path.stat().st_mtime > REPORT.stat().st_mtime for path in shown)
 

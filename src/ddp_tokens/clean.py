@@ -31,7 +31,7 @@ from ddp_tokens.layout import RUNS, Layout
 from ddp_tokens.locks import holders, is_held, lock_alone
 from ddp_tokens.sweep import Row, Sweep, combined, mount_points
 from ddp_tokens.tracked import in_repository, tracked
-from ddp_tokens.workflow import CONFIG_FOLDER, LOCK, RESULTS
+from ddp_tokens.workflow import AUDIT, CONFIG_FOLDER, LOCK, RESULTS
 
 CHECKPOINTS, GENERATED, ALL = "checkpoints", "generated", "all"
 OF_RUNS = "runs"
@@ -122,9 +122,11 @@ def _read_by_experiments(root: Path) -> dict[str, str]:
 
 
 def _is_of_runs(path: str) -> bool:
-    """results/EXP/runs, or results/FOLDER/EXP/runs; what is deeper belongs to another output, as in controls/ranks."""
+    """results/EXP/runs, or results/FOLDER/EXP/runs; what is deeper belongs to another output, as in controls/ranks, and
+    what audited trainers left holds no checkpoint.
+    """
     parts = path.split("/")
-    return len(parts) in (3, 4) and parts[-1] == OF_RUNS
+    return len(parts) in (3, 4) and parts[-1] == OF_RUNS and parts[1] != AUDIT
 
 
 def _where_it_leads(source: Path) -> Iterator[Path]:
@@ -151,7 +153,7 @@ def _folders_of_runs(root: Path, mounted: frozenset[str]) -> list[str]:
     outer = [path for path in _entries(root, RESULTS) if path not in mounted]
     inner = [path for folder in outer for path in _entries(root, folder) if not _is_of_runs(path)]
     candidates = [f"{folder}/{OF_RUNS}" for folder in (*outer, *inner) if not (root / folder).is_symlink()]
-    return sorted(path for path in candidates if os.path.lexists(root / path))
+    return sorted(path for path in candidates if _is_of_runs(path) and os.path.lexists(root / path))
 
 
 def _entries(root: Path, folder: str) -> list[str]:

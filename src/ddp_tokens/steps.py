@@ -24,10 +24,13 @@ ALL_FIELDS = tuple(Experiment.model_fields)
 
 @dataclass(frozen=True)
 class Step:
-    """`entry`: the file that runs, below the project's root. `fields`: settings that it may read, besides the name."""
+    """`entry`: the file that runs, below the project's root. `fields`: settings that it may read, besides the name.
+    `others`: files that it runs in processes of their own.
+    """
 
     entry: str
     fields: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
 
 
 PLAN_FIELDS = ("seed", "corpus", "steps", "batch", "accumulation", "world_size", "sharding", "drop_last")
@@ -75,6 +78,12 @@ STEPS = {
     "control_ranks": Step("src/ddp_tokens/controls/ranks.py", (*TRAIN_FIELDS, "interrupt_at")),
     "control_table": _script("control_table", *TRAIN_FIELDS, "interrupt_at", "tolerances"),
     "control_gate": _script("control_gate"),
+    # A trainer's own script is an input of its run only.
+    "audit_run": Step(
+        "src/ddp_tokens/trainers/run.py", TRAIN_FIELDS, ("examples/shared.py", "src/ddp_tokens/audit/__init__.py")
+    ),
+    "audit_table": _script("audit_table"),
+    "audit_gate": _script("audit_gate"),
 }
 
 
@@ -92,7 +101,7 @@ def settings_document(experiment: Experiment, step: str) -> str:
 
 def code_of(experiment: Experiment, step: str) -> dict[str, str]:
     """Source file -> SHA-256, of every file that the step runs, with this experiment's kind of work."""
-    entries = [PROJECT_ROOT / STEPS[step].entry]
+    entries = [PROJECT_ROOT / name for name in (STEPS[step].entry, *STEPS[step].others)]
     workload = module_path(f"ddp_tokens.workloads.{experiment.workload}") if "workload" in _fields(step) else None
     if workload:
         entries.append(workload)

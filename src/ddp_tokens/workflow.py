@@ -34,8 +34,8 @@ SETTINGS_FOLDER = Path(".snakemake/settings")
 LOCK = Path(".snakemake/ddp-tokens.lock")
 ARCHIVE_LIMIT = "archive_limit_mib"
 NOT_OVERRIDES = ("experiments", ARCHIVE_LIMIT)
-CONTROLS, ARCHIVE = "controls", "archive"
-EVERY_EXPERIMENT = ("all", "report_items", ARCHIVE)  # the rules that ask for all of them
+CONTROLS, ARCHIVE, AUDIT, AUDITED = "controls", "archive", "audit", "minimum"  # trainers are audited on its windows
+EVERY_EXPERIMENT = ("all", "report_items", ARCHIVE, AUDIT)  # the rules for which all of them are read
 CONTROL_WORLD_SIZES = (1, 2, 3, 4)
 RANKS_MAY_ASK = ("gpu", "cpus_per_task", "nodes", "tasks", "mpi", "gres", "tasks_per_gpu")
 Resource = Callable[[Any], int | str | None]
@@ -59,15 +59,14 @@ class Experiments:
         self._lock: IO[str] | None = None
         if not self.names:
             raise ConfigError("config/config.yaml: field 'experiments' names no experiment to build")
-        for name in {CONTROLS, ARCHIVE}.intersection(self.names):
+        for name in {CONTROLS, ARCHIVE, AUDIT}.intersection(self.names):
             raise ConfigError(f"config/config.yaml: '{name}' is no experiment: `snakemake {name}` builds them")
         require_suitable(self.get(CONTROLS))
         named = named_experiments(targets)
-        if named:
-            for name in named:
-                self.get(name)
-        else:
+        if not named:
             self._read_all()
+        for name in (*named, *{AUDIT}.intersection(targets)):
+            self.get(name)
 
     def _read_all(self) -> None:
         for name in self.names:
@@ -92,6 +91,7 @@ class Experiments:
         return True
 
     def get(self, name: str) -> Experiment:
+        name = AUDITED if name == AUDIT else name  # which has no settings of its own
         if name not in self._read_so_far:
             self._read_so_far[name] = self._read(name, {} if name == CONTROLS else self._overrides)
         return self._read_so_far[name]
@@ -174,7 +174,7 @@ class Experiments:
 
     def forget_unfinished(self, made: Iterable[str], concluded: Iterable[str]) -> None:
         """Remove what was concluded earlier of an experiment where something is missing from which it was. For paths
-        that hold {experiment}: of each that was read; otherwise of the controls.
+        that hold {experiment}: of each that was read; otherwise of the controls, or of the audit.
 
         For the end of a failed build: Snakemake has removed what the failed job would have made anew, and would take
         what lies below for up to date.

@@ -209,6 +209,8 @@ FORBIDDEN_TO_CHECKS = (
     "checkpoint",
     "start",
     "controls",
+    "audit",
+    "trainers",
     "launch",
     "spawn",
     "torch_facts",
@@ -276,6 +278,7 @@ WITHOUT_TORCH = [
     "ddp_tokens.controls.page",
     "ddp_tokens.controls.figure",
     *(name for name in modules() if room_of(name) == "archive"),
+    *(name for name in modules() if room_of(name) == "trainers" and name != "ddp_tokens.trainers.windows"),
     *(name for name in modules() if room_of(name) == "checks"),
 ]
 
@@ -310,10 +313,11 @@ def test_only_what_loads_torch_is_submitted_to_a_cluster():
     """A queue takes longer than a step without tensors. A rule is local where the Snakefile's `localrules` names it."""
     rules = "\n".join(path.read_text() for path in (PROJECT_ROOT / "rules").glob("*.smk"))
     bodies = re.findall(r"^rule (\w+):\n(.*?)(?=^rule |\Z)", rules, flags=re.MULTILINE | re.DOTALL)
-    starts_ranks = {name for name, body in bodies if re.search(r"launch\b.* -m ddp_tokens", body, flags=re.DOTALL)}
+    launcher = re.compile(r"launch\b.* -m ddp_tokens|-m ddp_tokens\.trainers\.run\b", flags=re.DOTALL)
+    starts_ranks = {name for name, body in bodies if launcher.search(body)}
     local = (PROJECT_ROOT / "Snakefile").read_text().split("localrules:")[1].replace(",", " ").split()
     assert {name for name, _ in bodies} - set(local) == starts_ranks | set(TENSOR_SCRIPTS)
-    assert starts_ranks >= {"gradients", "interrupt", "continuous", "resume", "scaling"}
+    assert starts_ranks >= {"gradients", "interrupt", "continuous", "resume", "scaling", "audit_run"}
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)

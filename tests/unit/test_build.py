@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from ddp_tokens.build import controls_text, main, verdict_table
+from ddp_tokens.build import main, told_in_one, verdict_table
 from ddp_tokens.files import write_json
 from ddp_tokens.layout import Layout
 
@@ -37,6 +37,10 @@ def controls(tmp_path, *problems):
     at = tmp_path / "controls"
     write_json(at / "controls.json", {"headline": "2 of 2 controls are refused", "problems": problems, "verdicts": []})
     return at
+
+
+def controls_text(at):
+    return told_in_one(at / "controls.json", "Controls")
 
 
 def test_controls_are_told_in_one_sentence(tmp_path):
@@ -108,3 +112,37 @@ def test_report_that_is_newer_than_all_it_shows_stays(make, tmp_path):
         os.utime(path, (0, 0))
     assert make(BUILT)[0] == 0
     assert not (tmp_path / "remade").exists()
+
+
+UP_TO_DATE = """
+case "$*" in
+  *--dry-run*) echo "Nothing to be done";;
+  *--report*) echo "$*" > asked; touch results/report.zip;;
+esac
+"""
+
+
+def audited(tmp_path):
+    write_json(tmp_path / "results" / "audit" / "trainers.json", {"headline": "1 of 1", "problems": ["a is pass"]})
+
+
+def test_audited_trainers_are_shown_where_they_are_there_and_up_to_date(make, tmp_path):
+    audited(tmp_path)
+    code, output = make(UP_TO_DATE)
+    assert code == 0
+    assert "results/audit\n\nTrainers: 1 of 1\n  NOT as expected: a is pass" in output
+    assert "results/audit/trainers.json" in (tmp_path / "asked").read_text().split()
+
+
+def test_audited_trainers_are_neither_built_nor_shown_when_they_are_out_of_date(make, tmp_path):
+    audited(tmp_path)
+    code, output = make(UP_TO_DATE.replace("Nothing to be done", "1 job"))
+    assert code == 0
+    assert "audit" not in output
+    assert "audit" not in (tmp_path / "asked").read_text()
+
+
+def test_where_no_trainer_was_audited_nothing_is_said_of_it(make, tmp_path):
+    code, output = make(UP_TO_DATE)
+    assert (code, "audit" in output) == (0, False)
+    assert "audit" not in (tmp_path / "asked").read_text()

@@ -21,6 +21,7 @@ README = "results/README.md"
 RUN_FILES = ["results/a/runs/.interrupt.0123456789abcdef/step-0002/model", "results/a/runs/resume/step-0004/model"]
 BY_HAND = ["results/by hand/a/runs/resume/step-0004/model"]
 OTHER = ["results/a/corpus/lock.json", "results/a/plan.json", "results/by hand/a/plan.json"]
+AUDIT = ["results/audit/runs/bare.json"]  # no run of an experiment: nothing in it is a checkpoint
 GONE_YAML = ["results/was/runs/resume/model", "results/was/plan.json"]
 CONTROLS = ["results/controls/ranks/2/runs/x/model", "results/report.zip"]
 OF_TOOLS = [
@@ -46,7 +47,7 @@ NEVER = [
     README,
 ]
 CHECKPOINTS = [*RUN_FILES, *BY_HAND, GONE_YAML[0]]
-GENERATED = [*OTHER, GONE_YAML[1], *CONTROLS]
+GENERATED = [*OTHER, GONE_YAML[1], *CONTROLS, *AUDIT]
 GOES = {"checkpoints": CHECKPOINTS, "generated": GENERATED, "all": [*CHECKPOINTS, *GENERATED, *OF_TOOLS]}
 EVERYTHING = [*CHECKPOINTS, *GENERATED, *OF_TOOLS, *NEVER]
 
@@ -145,11 +146,12 @@ def test_one_line_for_each_folder_that_goes_as_a_whole(project, capsys):
         "      size   files  path\n"
         "       5 B       1  results/a/corpus\n"
         "   2.9 KiB       1  results/a/plan.json\n"
+        "       5 B       1  results/audit\n"
         "       5 B       1  results/by hand/a/plan.json\n"
         "       5 B       1  results/controls\n"
         "       5 B       1  results/report.zip\n"
         "       5 B       1  results/was/plan.json\n"
-        "   3.0 KiB       6  in all\n"  # 3,025 / 1,024 = 2.954
+        "   3.0 KiB       7  in all\n"  # 3,030 / 1,024 = 2.959
         "Nothing has been deleted.\n"
     )
 

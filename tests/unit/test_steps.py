@@ -8,6 +8,7 @@ import pytest
 
 from ddp_tokens.config import Experiment, OwnRows
 from ddp_tokens.layout import Layout
+from ddp_tokens.sources import source_files
 from ddp_tokens.steps import (
     LOCK_FILE,
     PROJECT_ROOT,
@@ -189,6 +190,16 @@ def test_the_document_names_its_source_files_and_the_lock():
     assert "src/ddp_tokens/workloads/token_labels.py" in document["code"]  # loaded by name, not by an import
     assert "src/ddp_tokens/trainer.py" not in document["code"]
     assert len(document["lock_sha256"]) == 64
+
+
+def test_a_run_of_a_trainer_depends_on_all_that_the_examples_import():
+    """They run in processes of their own; each script itself is an input of its own runs."""
+    scripts = sorted((PROJECT_ROOT / "examples").glob("*.py"))
+    imported = {path for script in scripts for path in source_files(script)} - set(scripts)
+    code = json.loads(settings_document(tiny_experiment(), "audit_run"))["code"]
+    assert {str(path.relative_to(PROJECT_ROOT)) for path in imported} <= set(code)
+    assert {"examples/shared.py", "src/ddp_tokens/trainers/run.py", "src/ddp_tokens/audit/attach.py"} < set(code)
+    assert len(scripts) > 1
 
 
 # A copy of the project, edited; a fresh process per state, as Snakemake starts one.

@@ -148,6 +148,7 @@ GATE = "results/tiny/gate.txt"
         ((GATE,), ("prepare",), (), [GATE]),
         ((GATE,), ("results/second/gate.txt",), (), [GATE, "results/second/gate.txt"]),
         ((GATE,), ("all",), (), [GATE, "all"]),
+        ((GATE,), ("audit",), (), [GATE, "audit"]),
         ((), (), ({"experiment": "tiny"},), ["results/tiny/job"]),
         ((), (), ({"world_size": "2"},), ["results/controls/job"]),
     ],
@@ -345,6 +346,35 @@ def test_rows_that_prepare_would_refuse_are_refused_before_the_first_job(configs
 def test_the_controls_are_no_experiment(configs):
     with pytest.raises(ConfigError, match=r"'controls' is no experiment: `snakemake controls` builds them"):
         Experiments({"experiments": ["tiny", "controls"]})
+
+
+def test_the_audit_of_trainers_is_no_experiment(configs):
+    with pytest.raises(ConfigError, match=r"'audit' is no experiment: `snakemake audit` builds them"):
+        Experiments({"experiments": ["tiny", "audit"]})
+
+
+@pytest.fixture
+def minimum(configs):
+    (configs / "minimum.yaml").write_text("batch: 5\n")
+    (configs / "audit.yaml").write_text("batch: 6\n")  # not read
+    return configs / "minimum.yaml"
+
+
+@pytest.mark.parametrize("targets", [("audit",), ("results/audit/gate.txt",), ("results/tiny/gate.txt", "audit")])
+def test_the_audit_has_the_settings_of_the_experiment_that_it_takes_its_windows_from(minimum, targets):
+    experiments = Experiments({"experiments": ["tiny"], "seed": 3}, targets)
+    audited = experiments.get("audit")
+    assert (audited.name, audited.batch, audited.seed) == ("minimum", 5, 3)
+    assert audited is experiments.get("minimum")
+    minimum.write_text("stesp: 4\n")
+    with pytest.raises(ConfigError, match=r"config/minimum\.yaml.*stesp"):
+        Experiments({"experiments": ["tiny"]}, targets)
+
+
+def test_what_the_audit_needs_is_asked_of_no_other_build(configs):
+    """Not even where config/minimum.yaml is gone."""
+    for targets in ((), ("all",), ("results/tiny/gate.txt",), ("report_items",)):
+        Experiments({"experiments": ["tiny"]}, targets)
 
 
 def test_no_override_reaches_the_controls(configs):

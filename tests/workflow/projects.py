@@ -10,7 +10,7 @@ from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[2]
 COPIED = (
-    *("Snakefile", "rules", "workflow_scripts", "src", "config", "report", "envs", "profiles", "README.md"),
+    *("Snakefile", "rules", "workflow_scripts", "src", "config", "report", "envs", "examples", "profiles", "README.md"),
     *("Makefile", "pyproject.toml", "CITATION.cff", "LICENSE"),
 )
 TINY = """\

@@ -10,7 +10,20 @@ from ddp_tokens.tracked import asking_this_repository, in_repository
 
 # Where the project's own files lie. Of what git does not know, and where there is no git, these alone are taken.
 FOLDERS = (
-    *(".ci", "benchmarks", "config", "docs", "envs", "profiles", "report", "rules", "scripts", "src", "tests"),
+    *(
+        ".ci",
+        "benchmarks",
+        "config",
+        "docs",
+        "envs",
+        "examples",
+        "profiles",
+        "report",
+        "rules",
+        "scripts",
+        "src",
+        "tests",
+    ),
     "workflow_scripts",
 )
 FILES = (

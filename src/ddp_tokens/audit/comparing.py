@@ -24,6 +24,7 @@ class Comparison:
         self.observed: dict[str, Any] = {}
         self.missing: list[str] = []
         self._epsilon = 0.0
+        self._square = 0.0
 
     def take(self, name: str, found: torch.Tensor | None, factor: float) -> None:
         """`found`: the whole gradient that the optimizer holds, or None; `factor`: by which clipping shortened it."""
@@ -38,6 +39,7 @@ class Comparison:
         else:
             self._epsilon = max(self._epsilon, torch.finfo(found.dtype).eps)
         self.observed[name] = (sketch(found) / factor).numpy()
+        self._square += distance(found, None, 1.0) ** 2
         self.errors[name] = distance(found, reference, 1 / self._denominator, 1 / factor)
         native = self._native.get(name)
         self.rounding[name] = 0.0 if native is None else distance(native, reference, 1 / self._denominator)
@@ -47,7 +49,15 @@ class Comparison:
     def result(self, left_over: Mapping[str, Any]) -> Compared:
         parts = {place: self._whole(part) for place, part in self._exact.parts.items()}
         return Compared(
-            self.reference, self.errors, self.rounding, self._epsilon, self.observed, parts, left_over, self.missing
+            self.reference,
+            self.errors,
+            self.rounding,
+            self._epsilon,
+            self.observed,
+            parts,
+            left_over,
+            self.missing,
+            math.sqrt(self._square),
         )
 
     def _whole(self, part: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,19 +15,21 @@ from ddp_tokens.checks.verdict import FAIL, INCONCLUSIVE, PASS, Verdict
 from ddp_tokens.errors import AuditError
 from ddp_tokens.formulas import RIGHT, WindowFacts, alike_on, excluded_by
 
+ROUND = 1e-4  # torch adds 1e-6 to the norm by which it divides
 UNDECIDED = {
     LOSS_SCALE: "the gradient is scaled by {factor:g}, a loss scale: that is right if the optimizer undoes it, which "
     "it does inside its step or not at all",
-    CLIPPED: "the gradient has the right direction and {factor:.3g} of its length, as clipping leaves it; the clipping "
-    "itself was not seen, so its length before is not known",
+    CLIPPED: "the gradient has the right direction and {factor:.3g} of its length, and its norm is a round number, as "
+    "clipping leaves it; the clipping itself was not seen, so the length before it is not known",
 }
 
 
 @dataclass(frozen=True)
 class Compared:
     """By name of parameter. `reference`: norms in float64. `errors`: of the gradient found. `rounding`: of one process
-    in the training dtype, and `epsilon` of that. `missing`: without a gradient, though the objective has one.
-    `observed`, `parts`, `left_over`: sketches; `left_over`: what was there when the window began.
+    in the training dtype, and `epsilon` of that. `missing`: without a gradient, though the objective has one. `norm`:
+    of the whole gradient found. `observed`, `parts`, `left_over`: sketches, the last of what was there at the window's
+    begin.
     """
 
     reference: Norms
@@ -38,6 +40,7 @@ class Compared:
     parts: Parts
     left_over: Arrays
     missing: Sequence[str] = ()
+    norm: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,11 @@ def judge(case: str, facts: WindowFacts, compared: Compared, seen: Seen, toleran
     )
 
 
+def is_round(norm: float) -> bool:
+    """Of two digits, as people choose the norm to which they clip."""
+    return norm > 0 and abs(norm / float(f"{norm:.1e}") - 1) < ROUND
+
+
 def not_comparable(case: str, units_per_rank: Sequence[int], doubts: Sequence[str]) -> Verdict:
     """Of a window that was not computed again."""
     figures = dict.fromkeys(("error", "tolerance", "parameter", "power", "nearest_formula"))
@@ -111,7 +119,7 @@ def _diagnosed(facts: WindowFacts, compared: Compared, reference: Arrays, allowe
             return Diagnosis((NOT_CLEARED,), {"residual": plain(max(distances_left.values()))})
     if found.names == (SCALED,) and abs(found.figures["factor"] * facts.world_size / facts.total - 1) < 1e-4:
         return Diagnosis((NOT_DIVIDED,), found.figures)
-    if found.names == (SCALED,) and 0 < found.figures["factor"] < 1:
+    if found.names == (SCALED,) and 0 < found.figures["factor"] < 1 and is_round(compared.norm):
         return Diagnosis((CLIPPED,), found.figures)
     return found
 

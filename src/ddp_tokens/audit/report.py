@@ -94,7 +94,7 @@ def _told(one: Mapping[str, Any]) -> list[str]:
     lines = [
         f"window {one['window']}: {verdict['outcome']}",
         f"  ranks {seen['world_size']}, microbatches per rank {_list(seen['microbatches'])}",
-        f"  supervised units per rank and microbatch {_list(seen['units'])}",
+        f"  supervised units per rank and microbatch {_list(seen['units'])}{_of_positions(seen)}",
         f"  collectives from each backward to the next forward or the update {_list(seen['collectives'])}",
     ]
     if isinstance(observed["error"], float) and observed["tolerance"] is not None:
@@ -112,6 +112,12 @@ def _told(one: Mapping[str, Any]) -> list[str]:
     lines += [f"  note: {note}" for note in one["notes"]]
     lines.append(f"  the window took {seconds['window']:.2f} s, its audit {seconds['audit']:.2f} s")
     return lines
+
+
+def _of_positions(seen: Mapping[str, Any]) -> str:
+    """Where some positions have a label that does not count, or are padding."""
+    total = sum(map(sum, seen["positions"]))
+    return f", of {total:,} positions with padding" if total > sum(map(sum, seen["units"])) else ""
 
 
 def _list(values: Any) -> str:

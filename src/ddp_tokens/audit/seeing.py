@@ -47,7 +47,6 @@ def described(told: Told) -> dict[str, Any]:
         "rows": [[len(one["rows"]) for one in of_rank["microbatches"]] for of_rank in told],
         "positions": [list(of_rank) for of_rank in _counts(told, "positions")],
         "collectives": [_reductions(of_rank) for of_rank in told],
-        "weights": [of_rank["weights"] for of_rank in told],
     }
 
 
@@ -70,7 +69,8 @@ def _causes(told: Told) -> dict[str, str]:
     causes = {}
     for rank, of_rank in enumerate(told):
         ones = of_rank["microbatches"]
-        if len({one["versions"] for one in ones} | {of_rank["versions"]}) > 1:
+        moved = len({one["versions"] for one in ones} | {of_rank["versions"]}) > 1
+        if moved and not of_rank["is_sharded"]:  # gathering a sharded one changes its version
             causes[WEIGHTS_UPDATED_INSIDE] = f"on rank {rank} a parameter changes inside the window"
         has_units = [bool(one["units"]) and one["has_backward"] for one in ones]
         for index, one in enumerate(ones):

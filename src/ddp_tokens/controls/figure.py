@@ -92,7 +92,7 @@ def controls_figure(of_lines: Sequence[Line]) -> Figure:
     low, high = left / 3, right * 10
     room = int(ALL_LETTERS * math.log10(high) / math.log10(high / low)) - 1
     texts = [(wrapped_name(line.label, line.marks), wrapped_note(line, room)) for line in of_lines]
-    places, height = _places([max(label.count("\n"), note.count("\n")) + 1 for label, note in texts])
+    places, height = stacked([max(label.count("\n"), note.count("\n")) + 1 for label, note in texts])
     figure = Figure(figsize=(WIDTH, LINE * height + MARGIN), layout="constrained")
     axes = figure.subplots()
     axes.axvline(1, color="black", linewidth=1.2)
@@ -107,7 +107,7 @@ def controls_figure(of_lines: Sequence[Line]) -> Figure:
     axes.tick_params(axis="y", length=0)
     axes.grid(False, axis="y")
     _name_the_scale(axes, left, right)
-    handles = [_mark(outcome, [], [], name) for outcome, (_, _, name) in MARKS.items()]
+    handles = [mark_at(outcome, [], [], name) for outcome, (_, _, name) in MARKS.items()]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(MARKS))
     return figure
 
@@ -126,7 +126,7 @@ def wrapped_note(line: Line, room: int) -> str:
     return "\n".join(textwrap.wrap(line.note, BESIDE_A_MARK if inside else room))
 
 
-def _places(rows: Sequence[int]) -> tuple[list[float], int]:
+def stacked(rows: Sequence[float]) -> tuple[list[float], float]:
     """Where each line stands, its middle, counted in rows from the top; and how many rows there are."""
     ends = [0, *accumulate(rows)]
     return [end + (number - 1) / 2 for end, number in zip(ends, rows, strict=False)], ends[-1]
@@ -143,7 +143,7 @@ def _edges(ratios: Sequence[float]) -> tuple[float, float]:
 def _draw(axes: Axes, place: float, line: Line, note: str, left: float, right: float) -> None:
     """The note stands where it hides neither the marks nor the line at 1."""
     for outcome, of_tolerance in line.marks:
-        axes.add_line(_mark(outcome, [min(max(of_tolerance, left), right)], [place]))
+        axes.add_line(mark_at(outcome, [min(max(of_tolerance, left), right)], [place]))
     if note:
         largest = min(max(of_tolerance for _, of_tolerance in line.marks), right)
         before = largest > math.sqrt(right)
@@ -160,7 +160,8 @@ def _draw(axes: Axes, place: float, line: Line, note: str, left: float, right: f
         )
 
 
-def _mark(outcome: str, xs: Sequence[float], ys: Sequence[float], label: str = "") -> Line2D:
+def mark_at(outcome: str, xs: Sequence[float], ys: Sequence[float], label: str = "") -> Line2D:
+    """The mark of an outcome, at these places."""
     marker, colour, _ = MARKS[outcome]
     face = "white" if outcome == INCONCLUSIVE else colour
     return Line2D(
