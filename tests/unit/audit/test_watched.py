@@ -115,7 +115,7 @@ def test_inputs_that_are_computed_from_one_of_several_batches():
 
 def test_a_forward_without_a_batch():
     watched, _ = watching(BATCHES)
-    with pytest.raises(AuditError, match="^0 batches were taken from the watched loader"):
+    with pytest.raises(AuditError, match=r"^0 batches were taken from the watched loader"):
         watched.take([torch.ones(7)], {})
 
 
@@ -123,7 +123,7 @@ def test_a_batch_is_computed_once():
     watched, loader = watching(BATCHES)
     next(iter(loader))
     assert watched.take([BATCHES[0]["x"]], {}) is BATCHES[0]
-    with pytest.raises(AuditError, match="^0 batches"):
+    with pytest.raises(AuditError, match=r"^0 batches"):
         watched.take([BATCHES[0]["x"]], {})
 
 
@@ -168,7 +168,7 @@ def test_a_batch_that_cannot_be_taken_apart_is_refused():
 
 def test_attributes_are_those_of_the_loader():
     loader = DataLoader([1, 2, 3], batch_size=2)
-    watched, watching_one = watching(loader)
+    _, watching_one = watching(loader)
     assert watching_one.batch_size == 2
     assert watching_one.dataset is loader.dataset
     assert len(watching_one) == 2
@@ -231,5 +231,5 @@ def test_nothing_is_kept_once_the_audit_is_over():
     gc.collect()
     assert first() is None
     assert [int(batch["labels"]) for batch in batches] == [2, 3]
-    with pytest.raises(AuditError, match="^0 batches"):
+    with pytest.raises(AuditError, match=r"^0 batches"):
         watched.take([rows(3)["x"]], {})
