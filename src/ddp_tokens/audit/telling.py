@@ -1,5 +1,4 @@
-"""What a rank says of its part of a window: plain values for all ranks, and a message for rank 0, which recomputes "
-"it."""
+"""What a rank says of its part of a window: plain values for all ranks, a message for rank 0, which recomputes it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
