@@ -17,7 +17,7 @@ from ddp_tokens.audit.recording import Recorder
 from ddp_tokens.audit.report import Report
 from ddp_tokens.audit.watched import Watched
 from ddp_tokens.audit.window import RankWindow, audited
-from ddp_tokens.audit.wrappers import innermost, torch_optimizer
+from ddp_tokens.audit.wrappers import hooked, innermost, torch_optimizer
 from ddp_tokens.check_settings import Tolerances
 from ddp_tokens.errors import AuditError
 
@@ -86,15 +86,14 @@ class Listener:
         self._previous_units: int | None = None
         if self._optimizer is not None:
             self._require_shared(self._optimizer)
-        self.recorder = Recorder(self.module, self._loss_sum, self._watched, record_mib, self._exchange.collectives)
-        self._between = Between(lambda: len(self.recorder.microbatches), self._skipped)
+        self.recorder = Recorder(
+            self.module, hooked(model), self._loss_sum, self._watched, record_mib, self._exchange.collectives
+        )
+        self._between = Between(self.module.parameters, lambda: len(self.recorder.complete), self._skipped)
         self._hooks: list[RemovableHandle] = []
 
     def listen_to_steps(self) -> None:
-        if self._optimizer is None:
-            self._hooks.append(register_optimizer_step_pre_hook(self.before_step))
-        else:
-            self._hooks.append(self._optimizer.register_step_pre_hook(self.before_step))
+        self._hooks.append(register_optimizer_step_pre_hook(self.before_step))
 
     def stop(self) -> None:
         """Not inside a step of the optimizer, which goes through its hooks just then."""
@@ -127,12 +126,15 @@ class Listener:
 
     def before_step(self, optimizer: torch.optim.Optimizer, arguments: Any, named: Any) -> Any:
         """A hook of optimizers. One that is given a closure computes the gradient inside its step."""
-        if self._optimizer is None and not self._shared(optimizer):
+        if not self._shared(optimizer):
             self._other_steps += 1
             return None
         if self._optimizer is None:
             self._optimizer = optimizer
-        if optimizer is not self._optimizer or len(self.report.windows) >= self._windows:
+        if len(self.report.windows) >= self._windows:
+            return None
+        if optimizer is not self._optimizer:
+            self.recorder.keep_weights([one for group in optimizer.param_groups for one in group["params"]])
             return None
         closure = named.get("closure", arguments[1] if len(arguments) > 1 else None)
         if closure is None:
@@ -141,7 +143,7 @@ class Listener:
 
         def then_complete() -> Any:
             result = closure()
-            if self.recorder.microbatches and len(self.report.windows) < self._windows:
+            if len(self.report.windows) < self._windows:
                 self._complete()
             return result
 
@@ -149,9 +151,12 @@ class Listener:
         return (arguments[0], then_complete, *arguments[2:]), rest
 
     def _complete(self) -> None:
-        self._between.has_stepped()
-        number = len(self.report.windows) + 1
         assert self._optimizer is not None
+        self._between.has_stepped()
+        if float(getattr(self._optimizer, "found_inf", None) or 0.0):
+            self._forget()  # a fused optimizer leaves the update out by itself
+            return
+        number = len(self.report.windows) + 1
         self.recorder.is_deaf = True
         try:
             began = time.perf_counter()
@@ -183,7 +188,8 @@ class Listener:
 
     def _skipped(self, optimizer: torch.optim.Optimizer) -> None:
         """A gradient scaler left an update out, since a gradient was not finite: its window is over."""
-        if self._optimizer in (None, torch_optimizer(optimizer)):
+        is_audited = self._shared(optimizer) if self._optimizer is None else optimizer is self._optimizer
+        if is_audited:
             self._forget()
 
     def _forget(self) -> None:

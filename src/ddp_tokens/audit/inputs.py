@@ -42,7 +42,7 @@ def rows_of(batch: Any) -> tuple[list[str], int, int]:
     them that are no padding, as far as a mask says so.
     """
     _, tensors = pack(batch, "the batch")
-    dense = [tensor.cpu() for tensor in tensors if tensor.dim()]
+    dense = [tensor.cpu().resolve_conj().resolve_neg() for tensor in tensors if tensor.dim()]
     if not dense:
         return [], 0, 0
     labels, mask = _on_cpu(labels_in(batch)), _on_cpu(_mask_in(batch))

@@ -44,7 +44,8 @@ def pack(value: Any, where: str) -> tuple[Tree, list[torch.Tensor]]:
 
 
 def unpack(tree: Tree, tensors: list[torch.Tensor], change: Change) -> Any:
-    """The value again, with every tensor as `change` makes it of the packed one: one in two places is one again.
+    """The value again, with every tensor as `change` makes it of the packed one: one in two places is one again,
+    and one that needed a gradient needs one.
 
     Raises AuditError where this process does not know a class.
     """
@@ -97,7 +98,8 @@ class _Packing:
         if type(value) in PLAIN:
             return value
         if isinstance(value, torch.Tensor):
-            return {"tensor": self._number(value, lambda: _dense(value, where))}
+            tree = {"tensor": self._number(value, lambda: _dense(value, where))}
+            return tree | ({"needs_gradient": True} if value.requires_grad else {})
         if isinstance(value, numpy.ndarray | numpy.generic):
             kind = "array" if isinstance(value, numpy.ndarray) else "scalar"
             return {kind: self._number(value, lambda: _of_array(numpy.asarray(value), where))}
@@ -193,10 +195,10 @@ def _unpacked(tree: Tree, tensor: Callable[[int], torch.Tensor]) -> Any:
         return tree
     if "class" in tree:
         return _object(tree, again)
+    if "tensor" in tree:
+        return tensor(tree["tensor"]).requires_grad_(tree.get("needs_gradient", False))
     [kind] = tree.keys() - {"kind"}
     content = tree[kind]
-    if kind == "tensor":
-        return tensor(content)
     if kind in ("array", "scalar"):
         array = tensor(content).detach().cpu().numpy()
         return array if kind == "array" else array[()]

@@ -11,6 +11,7 @@ def microbatch(units=4, gradients_there=False, collectives=(0, 0, 0), rows=("a",
         "labels": 8,
         "rows": list(rows),
         "has_backward": True,
+        "gradients_due": gradients_there,
         "gradients_there": gradients_there,
         "versions": 5,
         "collectives": list(collectives),
@@ -25,6 +26,8 @@ def of_rank(rank=0, units=(4, 6), **changes):
     ]
     return {
         "microbatches": ones,
+        "problem": None,
+        "without_backward": 0,
         "versions": 5,
         "collectives": 2,
         "weights": 11,

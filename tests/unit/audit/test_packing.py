@@ -142,12 +142,14 @@ def test_tensors_that_are_not_contiguous(tensor):
     assert same(there_and_back(tensor), tensor.resolve_conj().resolve_neg())
 
 
-def test_a_tensor_that_needs_a_gradient_comes_without_one():
+def test_a_tensor_that_needs_a_gradient_is_a_leaf_that_needs_one():
     parameter = torch.nn.Parameter(torch.ones(3))
     [found] = there_and_back([parameter * 2])
     assert torch.equal(found, torch.full((3,), 2.0))
-    assert not found.requires_grad
+    assert found.requires_grad
+    assert found.is_leaf
     assert not pack(parameter, "it")[1][0].requires_grad
+    assert not there_and_back(torch.ones(3)).requires_grad
 
 
 def test_packing_copies_nothing():
