@@ -53,7 +53,10 @@ def audit(
 
 
 class Listener:
-    """An audit from its hooks to its report; it takes itself out after its last window."""
+    """An audit from its hooks to its report; it takes itself out after its last window.
+
+    `is_last_watching`: no other listener needs the batches that `watched` takes.
+    """
 
     def __init__(
         self,
@@ -76,6 +79,7 @@ class Listener:
         self._after_last = after_last
         self._exchange = Exchange(timeout_s)
         self._watched = watched or Watched()
+        self.is_last_watching = watched is None
         self._optimizer = None if optimizer is None else torch_optimizer(optimizer)
         self._other_steps = 0
         self._most = 0
@@ -101,7 +105,8 @@ class Listener:
     def _quieten(self) -> None:
         self.recorder.stop()
         self._between.stop()
-        self._watched.is_over = True
+        if self.is_last_watching:
+            self._watched.stop()
 
     def require_windows(self) -> None:
         """Raises AuditError where no update was audited."""

@@ -1,4 +1,4 @@
-"""What the ranks of a window did, from what each told: facts to count with, causes seen, doubts, and notes."""
+"""What the ranks of a window did, from what each told: facts to count with, causes, doubts and notes. No torch."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What a rank says of its part of a window: plain values for all ranks, and for rank 0 a message to compute it from."""
+"""What a rank says of its part of a window: plain values for all ranks, a message for rank 0, which recomputes it."""
 
 import math
 from collections.abc import Mapping, Sequence
