@@ -1,10 +1,12 @@
 """Models and loops of other shapes than audited.Loop's, and what a right loop and a mean of means are found to be."""
 
 import contextlib
+import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -119,6 +121,19 @@ class HoldsDdp(Words):
         self.outer = DistributedDataParallel(self.outer)
 
 
+class Sparse(Words):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(WORDS, WIDTH, sparse=True)
+
+
+class Draws(Words):
+    """From the generators of Python and numpy, as stochastic depth may."""
+
+    def hidden(self, tokens: torch.Tensor) -> torch.Tensor:
+        return super().hidden(tokens) * (1 + random.random()) * (1 + numpy.random.rand())
+
+
 class InParts(Loop):
     def wrapped(self, ddp: dict[str, Any]) -> nn.Module:
         return self.bare
@@ -152,6 +167,12 @@ class Positional(Loop):
         return cross_entropy(self.model(tokens, labels), labels)
 
 
+class OfSparse(Loop):
+    def __init__(self, world: World, way: str) -> None:
+        super().__init__(world, Sparse, way)
+        self.optimizer = torch.optim.SGD(self.bare.parameters(), lr=0.1)
+
+
 class WithClosure(Loop):
     """Gradients are computed inside the optimizer's step."""
 
@@ -182,7 +203,7 @@ class TwoOptimizers(Loop):
 
 
 class WithScaler(Loop):
-    """The third update is left out, since a gradient is infinite; `fused` optimizers unscale by themselves."""
+    """The first update is left out, since a gradient is infinite; `fused` optimizers unscale by themselves."""
 
     def __init__(self, world: World, way: str, fused: bool) -> None:
         super().__init__(world, way=way)
@@ -247,8 +268,8 @@ class Compiled(Loop):
 
     def wrapped(self, ddp: dict[str, Any]) -> nn.Module:
         if self.inside:
-            return super().wrapped(ddp) if self.world.size == 1 else DistributedDataParallel(compiled(self.bare))
-        return compiled(super().wrapped(ddp))
+            return DistributedDataParallel(torch.compile(self.bare, backend="eager"))
+        return torch.compile(super().wrapped(ddp), backend="eager")
 
 
 class CompiledAround(Compiled):
@@ -262,10 +283,6 @@ class CompiledInPlace(Loop):
     def wrapped(self, ddp: dict[str, Any]) -> nn.Module:
         self.bare.compile(backend="eager")
         return super().wrapped(ddp)
-
-
-def compiled(module: nn.Module) -> nn.Module:
-    return torch.compile(module, backend="eager")
 
 
 def of_logits(outputs: Any, batch: dict[str, Any]) -> tuple[torch.Tensor, int]:

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ddp_tokens import audit
@@ -102,6 +103,29 @@ class Sharded(Loop):
         assert isinstance(self.model, FSDPModule)
         self.model.set_requires_gradient_sync(last)
         return contextlib.nullcontext()
+
+
+class ShardedInHalf(Sharded):
+    """Parameters are cast to bfloat16 for forward and backward."""
+
+    def wrapped(self, ddp: dict[str, Any]) -> nn.Module:
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+        for part in (self.bare.inner, self.bare.outer, self.bare):
+            fully_shard(part, mp_policy=policy)
+        return self.bare
+
+
+class NotInFloat64(Words):
+    def hidden(self, tokens: torch.Tensor) -> torch.Tensor:
+        found = super().hidden(tokens)
+        if found.dtype == torch.float64:
+            raise ArithmeticError("no float64 here")
+        return found
+
+
+def compressing(loop: Loop) -> Loop:
+    loop.model.register_comm_hook(None, fp16_compress_hook)
+    return loop
 
 
 def with_shards_of_state(loop: Loop) -> Loop:

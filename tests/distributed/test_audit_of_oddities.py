@@ -27,6 +27,9 @@ def unequal(world: World) -> dict[str, Any]:
             "communicates": lambda w: Loop(w, odd.Communicates).audited(),
             "sharded": lambda w: odd.Sharded(w).audited(),
             "sharded means": lambda w: odd.Sharded(w, way="mean_of_means").audited(),
+            "in half": lambda w: odd.ShardedInHalf(w).audited(),
+            "in half means": lambda w: odd.ShardedInHalf(w, way="mean_of_means").audited(),
+            "compressed": lambda w: odd.compressing(Loop(w)).audited(),
             "zero": lambda w: odd.with_shards_of_state(Loop(w)).audited(),
             "zero means": lambda w: odd.with_shards_of_state(Loop(w, way="mean_of_means")).audited(),
             "zero not named": lambda w: odd.with_shards_of_state(Loop(w)).audited(optimizer=None),
@@ -43,7 +46,9 @@ def found(tmp_path_factory):
     return ranks[0]
 
 
-@pytest.mark.parametrize("case", ["none on a rank", "uneven", "no units", "sharded", "zero", "zero not named"])
+@pytest.mark.parametrize(
+    "case", ["none on a rank", "uneven", "no units", "sharded", "in half", "zero", "zero not named"]
+)
 def test_it_passes(found, case):
     assert found[case].get("outcomes") == ["pass", "pass"], found[case]
 
@@ -54,6 +59,7 @@ def test_it_passes(found, case):
         ("uneven means", ["mean_of_microbatch_means"]),
         ("no units, sums", ["not_divided"]),
         ("sharded means", ["mean_of_means"]),
+        ("in half means", ["mean_of_means"]),
         ("zero means", ["mean_of_means"]),
     ],
 )
@@ -66,6 +72,7 @@ def test_it_fails(found, case, diagnosis):
     ("case", "said"),
     [
         ("batch norm", "norm is batch normalization in training mode"),
+        ("compressed", "the communication hook fp16_compress_hook: that may have changed it, so leave it out"),
         ("communicates", "the module's forward itself communicates with other ranks"),
     ],
 )
@@ -164,6 +171,7 @@ def misused(world: World) -> dict[str, Any]:
         "no name": lambda: of_all(loss="perplexity"),
         "no function": lambda: of_all(loss=3),
         "no windows": lambda: of_all(count=0),
+        "no float64": lambda: Loop(world, odd.NotInFloat64).audited(),
         "no room": lambda: of_all(record_mib=0),
     }
     return {name: case() for name, case in cases.items()}
@@ -184,6 +192,7 @@ SENTENCES = {
     "another model": "nothing was audited: the optimizers that made updates hold no parameter of Words: pass the model",
     "no name": "loss_sum is 'perplexity', which is none of causal-lm, token-classification, classification: take one",
     "no function": "loss_sum is a int: pass a function of outputs and batch",
+    "no float64": "window 1 cannot be computed again in one process: ArithmeticError: no float64 here; it is",
     "no windows": "windows is 0: audit one or more",
 }
 

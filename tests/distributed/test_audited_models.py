@@ -64,6 +64,8 @@ CASES: dict[str, Callable[[World, str], dict[str, Any]]] = {
     "bfloat16": lambda w, way: in_dtype(w, way, torch.bfloat16).audited(),
     "recurrent": lambda w, way: of_recurrent(w, way).audited(),
     "makes tensors": lambda w, way: Loop(w, shapes.MakesTensors, way).audited(),
+    "sparse": lambda w, way: shapes.OfSparse(w, way).audited(),
+    "draws": lambda w, way: Loop(w, shapes.Draws, way).audited(),
     "parts in DDP": lambda w, way: shapes.InParts(w, shapes.HoldsDdp, way).audited(),
 }
 

@@ -24,7 +24,7 @@ from ddp_tokens.audit.losses import LossSum
 from ddp_tokens.audit.packing import Tree, pack, unpack
 from ddp_tokens.audit.sketch import sketch
 from ddp_tokens.audit.watched import Watched
-from ddp_tokens.audit.wrappers import is_sharded
+from ddp_tokens.audit.wrappers import is_sharded, sharded_dtype
 from ddp_tokens.errors import AuditError
 from ddp_tokens.generators import Generators, read_generators
 
@@ -143,7 +143,7 @@ class Recorder:
             tree=None,
             tensors=[],
             generators=read_generators(str(device)),
-            autocast=torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None,
+            autocast=_autocast(self.module, device),
             versions=self.versions(),
             gradients_due=any(before.units and before.has_backward for before in self.microbatches),
             gradients_there=_any_gradient(parameters),
@@ -193,6 +193,13 @@ class Recorder:
         differentiable = _differentiable(outputs, set())
         if differentiable:
             register_multi_grad_hook(differentiable, reached, mode="any")
+
+
+def _autocast(module: nn.Module, device: torch.device) -> torch.dtype | None:
+    """What fully_shard casts parameters to rounds about as autocast does."""
+    if torch.is_autocast_enabled(device.type):
+        return torch.get_autocast_dtype(device.type)
+    return sharded_dtype(module)
 
 
 @contextmanager

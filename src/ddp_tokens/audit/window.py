@@ -19,6 +19,7 @@ from ddp_tokens.audit.replaying import Replayed, Window, in_float64, in_training
 from ddp_tokens.audit.seeing import Told, described, facts_of, notes_of, seen_in
 from ddp_tokens.audit.telling import message_of, recorded_in, told
 from ddp_tokens.check_settings import Tolerances
+from ddp_tokens.checks.verdict import FAIL, INCONCLUSIVE
 from ddp_tokens.checks.window import WEIGHTS_UPDATED_INSIDE
 from ddp_tokens.errors import AuditError
 from ddp_tokens.formulas import WindowFacts
@@ -30,7 +31,9 @@ EXPLAINING = {WEIGHTS_DIFFER, WEIGHTS_UPDATED_INSIDE}
 
 @dataclass(frozen=True)
 class RankWindow:
-    """What this rank has of a window. `accumulation`: the most microbatches of a window so far."""
+    """What this rank has of a window. `accumulation`: the most microbatches of a window so far. `communication_hooks`:
+    names of functions that exchange gradients in DDP's place.
+    """
 
     number: int
     module: nn.Module
@@ -41,6 +44,7 @@ class RankWindow:
     tolerances: Tolerances
     accumulation: int
     previous_units: int | None
+    communication_hooks: Sequence[str] = ()
 
     @property
     def compared(self) -> dict[str, nn.Parameter]:
@@ -119,7 +123,14 @@ def _judged(
 
 def _verdict(window: RankWindow, facts: WindowFacts, comparison: Comparison, seen: Seen) -> dict[str, Any]:
     compared = comparison.result(window.recorder.left_over)
-    return asdict(judge(f"window {window.number}", facts, compared, seen, window.tolerances))
+    verdict = judge(f"window {window.number}", facts, compared, seen, window.tolerances)
+    if verdict.outcome == FAIL and not verdict.diagnosis and window.communication_hooks:
+        reason = (
+            f"no known mistake explains the gradient, which passed the communication hook "
+            f"{', '.join(window.communication_hooks)}: that may have changed it, so leave it out for the audit"
+        )
+        verdict = replace(verdict, outcome=INCONCLUSIVE, criterion=f"{verdict.criterion}; {reason}")
+    return asdict(verdict)
 
 
 def _recomputed(
