@@ -95,16 +95,19 @@ def audited(window: RankWindow, exchange: Exchange) -> dict[str, Any]:
     name = type(window.module).__name__
     facts = facts_of(of_ranks, window.accumulation, window.previous_units, window.number, name)
     seen = seen_in(of_ranks)
+    notes = notes_of(of_ranks)
     if seen.doubts:
         verdict = asdict(not_comparable(f"window {window.number}", facts.units_per_rank, seen.doubts))
     else:
-        verdict = _judged(window, exchange, of_ranks, facts, seen, message)
-    return {"window": window.number, "verdict": verdict, "seen": described(of_ranks), "notes": notes_of(of_ranks)}
+        verdict, narrow = _judged(window, exchange, of_ranks, facts, seen, message)
+        notes += [f"torch has no {name} in float64, so it is computed in the dtype of the run" for name in narrow]
+    return {"window": window.number, "verdict": verdict, "seen": described(of_ranks), "notes": notes}
 
 
 def _judged(
     window: RankWindow, exchange: Exchange, of_ranks: Told, facts: WindowFacts, seen: Seen, message: bytes
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], list[str]]:
+    """The verdict, and what was not computed in float64."""
     messages = exchange.to_first(message, [of_rank["bytes"] for of_rank in of_ranks])
     whole = {key: _whole(weight) for key, weight in window.recorder.weights().items()}
     first = First(exchange, window.number)
@@ -117,8 +120,8 @@ def _judged(
             first.run(found[0].take, name, gradient, factors.get(id(parameter), 1.0))
     verdict = first.run(_verdict, window, facts, *(found or (None, None)))
     first.raise_together()
-    of_all: dict[str, Any] = exchange.from_first(verdict)
-    return of_all
+    of_all, narrow = exchange.from_first([verdict, found[0].narrow if found is not None else []])
+    return of_all, narrow
 
 
 def _verdict(window: RankWindow, facts: WindowFacts, comparison: Comparison, seen: Seen) -> dict[str, Any]:

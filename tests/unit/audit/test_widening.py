@@ -46,6 +46,18 @@ def test_what_is_no_real_number_stays():
         assert torch.zeros(3).double().sum() == 0
 
 
+def test_what_torch_has_not_in_float64_is_computed_as_in_the_run_and_said():
+    left, right = torch.rand(2, 16, 16), torch.rand(2, 16, 16)
+    expected = torch._grouped_mm(left.bfloat16(), right.bfloat16())
+    with Widening(torch.bfloat16) as widening:
+        found = torch._grouped_mm(left.bfloat16().double(), right.bfloat16().double())
+        assert widening.narrow == {"_grouped_mm"}
+        with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+            torch.matmul(torch.ones(2, 3, dtype=torch.float64), torch.ones(2, 3, dtype=torch.float64))
+    assert torch.equal(found, expected.double())
+    assert widening.narrow == {"_grouped_mm"}
+
+
 @pytest.mark.parametrize(
     "draw",
     [
