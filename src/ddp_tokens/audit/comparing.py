@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy
 import torch
 
 from ddp_tokens.audit.judging import Compared
@@ -63,7 +64,7 @@ class Comparison:
 
     def _whole(self, part: Mapping[str, Any]) -> dict[str, Any]:
         """A parameter that a microbatch does not use has no gradient of it."""
-        return {name: part.get(name, 0.0 * found) for name, found in self.observed.items()}
+        return {name: part.get(name, numpy.zeros_like(found)) for name, found in self.observed.items()}
 
 
 def distance(one: torch.Tensor, other: torch.Tensor | None, of_other: float, of_one: float = 1.0) -> float:

@@ -26,7 +26,7 @@ from ddp_tokens.audit.sketch import sketch
 from ddp_tokens.audit.watched import Watched
 from ddp_tokens.audit.wrappers import is_sharded, sharded_dtype
 from ddp_tokens.errors import AuditError
-from ddp_tokens.generators import Generators, read_generators
+from ddp_tokens.generators import Generators, read_generators, restore_generators
 
 MIB = 2**20
 
@@ -175,7 +175,15 @@ class Recorder:
         self._watch_backward(one, outputs)
 
     def _evaluate(self, one: Microbatch, given: Any, outputs: Any) -> None:
+        """Generators stand afterwards where they stood, whatever the loss draws."""
         device = _device(list(self.module.parameters()))
+        generators = read_generators(str(device))
+        try:
+            self._evaluate_on(device, one, given, outputs)
+        finally:
+            restore_generators(generators)
+
+    def _evaluate_on(self, device: torch.device, one: Microbatch, given: Any, outputs: Any) -> None:
         if given is None:
             given = unpack(one.tree, one.tensors, lambda tensor: tensor.to(device, copy=True))
         batch = batch_of(self.module, *given)

@@ -120,10 +120,14 @@ def _loss_sum(window: Window, recorded: Recorded, dtype: torch.dtype | None) -> 
     def placed(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(device, dtype if tensor.is_floating_point() else None, copy=True)
 
+    def given() -> list[Any]:
+        found: list[Any] = unpack(recorded.tree, recorded.tensors, placed)
+        return found
+
     restore_generators(recorded.generators)
-    arguments, named, watched = unpack(recorded.tree, recorded.tensors, placed)
-    batch = batch_of(window.module, arguments, named, watched)
+    arguments, named, _ = given()
     outputs = window.module(*arguments, **named)
+    batch = batch_of(window.module, *given())  # forward may have changed what it was given
     return summed(window.loss_sum, outputs, batch)[0]
 
 
