@@ -17,7 +17,7 @@ from ddp_tokens.audit.recording import Recorder
 from ddp_tokens.audit.report import Report
 from ddp_tokens.audit.watched import Watched
 from ddp_tokens.audit.window import RankWindow, audited
-from ddp_tokens.audit.wrappers import innermost, torch_optimizer
+from ddp_tokens.audit.wrappers import hooked, innermost, torch_optimizer
 from ddp_tokens.check_settings import Tolerances
 from ddp_tokens.errors import AuditError
 
@@ -53,7 +53,10 @@ def audit(
 
 
 class Listener:
-    """An audit from its hooks to its report; it takes itself out after its last window."""
+    """An audit from its hooks to its report; it takes itself out after its last window.
+
+    `is_last_watching`: no other listener needs the batches that `watched` takes.
+    """
 
     def __init__(
         self,
@@ -76,21 +79,21 @@ class Listener:
         self._after_last = after_last
         self._exchange = Exchange(timeout_s)
         self._watched = watched or Watched()
+        self.is_last_watching = watched is None
         self._optimizer = None if optimizer is None else torch_optimizer(optimizer)
         self._other_steps = 0
         self._most = 0
         self._previous_units: int | None = None
         if self._optimizer is not None:
             self._require_shared(self._optimizer)
-        self.recorder = Recorder(self.module, self._loss_sum, self._watched, record_mib, self._exchange.collectives)
-        self._between = Between(lambda: len(self.recorder.microbatches), self._skipped)
+        self.recorder = Recorder(
+            self.module, hooked(model), self._loss_sum, self._watched, record_mib, self._exchange.collectives
+        )
+        self._between = Between(self.module.parameters, lambda: len(self.recorder.complete), self._skipped)
         self._hooks: list[RemovableHandle] = []
 
     def listen_to_steps(self) -> None:
-        if self._optimizer is None:
-            self._hooks.append(register_optimizer_step_pre_hook(self.before_step))
-        else:
-            self._hooks.append(self._optimizer.register_step_pre_hook(self.before_step))
+        self._hooks.append(register_optimizer_step_pre_hook(self.before_step))
 
     def stop(self) -> None:
         """Not inside a step of the optimizer, which goes through its hooks just then."""
@@ -102,7 +105,8 @@ class Listener:
     def _quieten(self) -> None:
         self.recorder.stop()
         self._between.stop()
-        self._watched.is_over = True
+        if self.is_last_watching:
+            self._watched.stop()
 
     def require_windows(self) -> None:
         """Raises AuditError where no update was audited."""
@@ -122,12 +126,15 @@ class Listener:
 
     def before_step(self, optimizer: torch.optim.Optimizer, arguments: Any, named: Any) -> Any:
         """A hook of optimizers. One that is given a closure computes the gradient inside its step."""
-        if self._optimizer is None and not self._shared(optimizer):
+        if not self._shared(optimizer):
             self._other_steps += 1
             return None
         if self._optimizer is None:
             self._optimizer = optimizer
-        if optimizer is not self._optimizer or len(self.report.windows) >= self._windows:
+        if len(self.report.windows) >= self._windows:
+            return None
+        if optimizer is not self._optimizer:
+            self.recorder.keep_weights([one for group in optimizer.param_groups for one in group["params"]])
             return None
         closure = named.get("closure", arguments[1] if len(arguments) > 1 else None)
         if closure is None:
@@ -136,7 +143,7 @@ class Listener:
 
         def then_complete() -> Any:
             result = closure()
-            if self.recorder.microbatches and len(self.report.windows) < self._windows:
+            if len(self.report.windows) < self._windows:
                 self._complete()
             return result
 
@@ -144,9 +151,12 @@ class Listener:
         return (arguments[0], then_complete, *arguments[2:]), rest
 
     def _complete(self) -> None:
-        self._between.has_stepped()
-        number = len(self.report.windows) + 1
         assert self._optimizer is not None
+        self._between.has_stepped()
+        if float(getattr(self._optimizer, "found_inf", None) or 0.0):
+            self._forget()  # a fused optimizer leaves the update out by itself
+            return
+        number = len(self.report.windows) + 1
         self.recorder.is_deaf = True
         try:
             began = time.perf_counter()
@@ -178,7 +188,8 @@ class Listener:
 
     def _skipped(self, optimizer: torch.optim.Optimizer) -> None:
         """A gradient scaler left an update out, since a gradient was not finite: its window is over."""
-        if self._optimizer in (None, torch_optimizer(optimizer)):
+        is_audited = self._shared(optimizer) if self._optimizer is None else optimizer is self._optimizer
+        if is_audited:
             self._forget()
 
     def _forget(self) -> None:

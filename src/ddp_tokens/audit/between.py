@@ -1,16 +1,23 @@
 """What torch does to gradients between backward and the update: clipping, and leaving updates out.
 
-Both functions of torch are replaced for the length of the audit by ones that call them and take note.
+Functions of torch are replaced for the length of the audit by ones that call them and take note.
 """
 
+import functools
+import math
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import torch
 from torch.nn.utils import clip_grad
 
-CLIP = "_clip_grads_with_norm_"  # what clip_grad_norm_ calls, however it was imported
+# What clip_grad_norm_ and clip_grad_value_ call, however a script has imported these.
+CLIP = "_clip_grads_with_norm_"
+GROUP = "_group_tensors_by_device_and_dtype"
+OF_CLIP_VALUE = "clip_grad_value_"
 EPSILON = 1e-6  # as in torch's clip_grad_norm_
 
 
@@ -29,24 +36,36 @@ class Clipping:
 
 
 class Between:
-    """Takes note until `stop`. `computed`: the number of microbatches since the last update."""
+    """Takes note until `stop` of what is done to `parameters()`. `computed`: microbatches since the last update.
+    `skipped`: called when a gradient scaler leaves an update out.
+    """
 
-    def __init__(self, computed: Callable[[], int], skipped: Callable[[torch.optim.Optimizer], None]) -> None:
+    def __init__(
+        self,
+        parameters: Callable[[], Iterable[torch.Tensor]],
+        computed: Callable[[], int],
+        skipped: Callable[[torch.optim.Optimizer], None],
+    ) -> None:
         self.clippings: list[Clipping] = []
         self.clipped_by_value = False
+        self._parameters = parameters
         self._computed = computed
         self._skipped = skipped
         self._stepped = False
-        self._replaced: list[tuple[Any, str, Any]] = []
-        if hasattr(clip_grad, CLIP):
-            self._replace(clip_grad, CLIP, self._clip)
-        for module in (clip_grad, torch.nn.utils):
-            self._replace(module, "clip_grad_value_", self._clip_value)
-        self._replace(torch.amp.GradScaler, "step", self._step)
+        self._replaced = [
+            Replaced(owner, name, by)
+            for owner, name, by in (
+                (clip_grad, CLIP, self._clip),
+                (torch.nn.utils, "clip_grads_with_norm_", self._clip),
+                (clip_grad, GROUP, self._group),
+                (torch.amp.GradScaler, "step", self._step),
+            )
+            if hasattr(owner, name)
+        ]
 
     def stop(self) -> None:
-        for owner, name, original in reversed(self._replaced):
-            setattr(owner, name, original)
+        for one in reversed(self._replaced):
+            one.undo()
         self._replaced = []
 
     def clear(self) -> None:
@@ -56,24 +75,21 @@ class Between:
     def has_stepped(self) -> None:
         self._stepped = True
 
-    def _replace(self, owner: Any, name: str, by: Callable[..., Any]) -> None:
-        original = getattr(owner, name)
-        self._replaced.append((owner, name, original))
-
-        def replacement(*arguments: Any, **named: Any) -> Any:
-            return by(original, *arguments, **named)
-
-        setattr(owner, name, replacement)
+    def _own(self, parameters: Iterable[torch.Tensor]) -> frozenset[int]:
+        return frozenset(map(id, parameters)) & frozenset(map(id, self._parameters()))
 
     def _clip(self, original: Any, parameters: Any, max_norm: float, total_norm: Any, *rest: Any, **named: Any) -> Any:
         parameters = _several(parameters)
         whole = total_norm.full_tensor() if hasattr(total_norm, "full_tensor") else total_norm
-        ids = frozenset(map(id, parameters))
-        self.clippings.append(Clipping(ids, float(max_norm), float(whole), self._computed()))
+        if own := self._own(parameters):
+            self.clippings.append(Clipping(own, float(max_norm), float(whole), self._computed()))
         return original(parameters, max_norm, total_norm, *rest, **named)
 
-    def _clip_value(self, original: Any, *arguments: Any, **named: Any) -> Any:
-        self.clipped_by_value = True
+    def _group(self, original: Any, *arguments: Any, **named: Any) -> Any:
+        caller = _outside()
+        if caller.f_code.co_name == OF_CLIP_VALUE:
+            own = {id(parameter.grad) for parameter in self._parameters() if parameter.grad is not None}
+            self.clipped_by_value |= not own.isdisjoint(map(id, caller.f_locals.get("grads", ())))
         return original(*arguments, **named)
 
     def _step(self, original: Any, scaler: Any, optimizer: Any, *arguments: Any, **named: Any) -> Any:
@@ -84,5 +100,47 @@ class Between:
         return result
 
 
+class Replaced:
+    """Another function under the name of one. Several audits may have replaced the same one, and end in any order."""
+
+    def __init__(self, owner: Any, name: str, by: Callable[..., Any]) -> None:
+        self._owner, self._name = owner, name
+        original = getattr(owner, name)
+
+        @functools.wraps(original)
+        def replacement(*arguments: Any, **named: Any) -> Any:
+            if self.is_over:
+                return original(*arguments, **named)
+            return by(original, *arguments, **named)
+
+        self.is_over = False
+        self.original = original
+        replacement.replaced = self  # type: ignore[attr-defined]
+        setattr(owner, name, replacement)
+
+    def undo(self) -> None:
+        self.is_over = True
+        while (top := getattr(getattr(self._owner, self._name), "replaced", None)) is not None and top.is_over:
+            setattr(self._owner, self._name, top.original)
+
+
+def _outside() -> FrameType:
+    """What called a function that is replaced here."""
+    frame: FrameType = sys._getframe(1)
+    while frame.f_code.co_filename == __file__ and frame.f_back is not None:
+        frame = frame.f_back
+    return frame
+
+
 def _several(parameters: torch.Tensor | Iterable[torch.Tensor]) -> list[torch.Tensor]:
     return [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+
+
+def shortened(clippings: Iterable[Clipping]) -> dict[int, float]:
+    """By how much clipping shortened each parameter's gradient, by id; not where nothing is left to be told from."""
+    factors: dict[int, float] = {}
+    for clipping in clippings:
+        if clipping.factor > 0.0 and math.isfinite(clipping.factor):
+            for key in clipping.parameters:
+                factors[key] = factors.get(key, 1.0) * clipping.factor
+    return factors

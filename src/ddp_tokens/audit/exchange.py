@@ -31,12 +31,12 @@ class Exchange:
         return dist.get_rank() if dist.is_initialized() else 0
 
     def collectives(self) -> int:
-        """How many the default group has entered on this rank."""
-        if self.size == 1:
-            return 0
-        with suppress(RuntimeError):  # before the first collective of some backends
-            return int(dist.distributed_c10d._get_default_group()._get_sequence_number_for_group())
-        return 0
+        """How many all groups of the run have entered on this rank."""
+        return 0 if self.size == 1 else sum(map(_entered, self._groups_of_run()))
+
+    def _groups_of_run(self) -> list[dist.ProcessGroup]:
+        own = (self._meeting, self._waiting)
+        return [group for group in list(dist.distributed_c10d._world.pg_map) if group not in own]
 
     def of_all(self, value: Any, window: int) -> list[Any]:
         """By rank, what each gives. Raises AuditError where a rank does not come to its update in time."""
@@ -75,6 +75,12 @@ class Exchange:
         buffer = torch.frombuffer(data, dtype=torch.uint8) if data else torch.empty(int(length), dtype=torch.uint8)
         dist.broadcast(buffer, group=self._waiting, group_src=0)
         return json.loads(buffer.numpy().tobytes())
+
+
+def _entered(group: dist.ProcessGroup) -> int:
+    with suppress(RuntimeError):  # before the first collective of some backends
+        return int(group._get_sequence_number_for_group())
+    return 0
 
 
 def _first_line(error: Exception) -> str:

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from ddp_tokens.audit.losses import IGNORED, labels_in
+from ddp_tokens.audit.losses import IGNORED, field_of, labels_in
 from ddp_tokens.audit.packing import pack
 
-MASKS = ("attention_mask", "padding_mask")
+MASK = "attention_mask"
 
 
 def batch_of(module: nn.Module, arguments: list[Any], named: dict[str, Any], watched: Any) -> Any:
@@ -42,35 +42,58 @@ def rows_of(batch: Any) -> tuple[list[str], int, int]:
     them that are no padding, as far as a mask says so.
     """
     _, tensors = pack(batch, "the batch")
-    dense = [tensor for tensor in tensors if tensor.dim()]
-    labels = labels_in(batch)
+    dense = [tensor.cpu().resolve_conj().resolve_neg() for tensor in tensors if tensor.dim()]
     if not dense:
         return [], 0, 0
+    labels, mask = _on_cpu(labels_in(batch)), _on_cpu(_mask_in(batch))
     number = len(labels) if labels is not None and labels.dim() else len(dense[0])
-    of_rows = [tensor.cpu().contiguous() for tensor in dense if len(tensor) == number]
-    rows = [_digest(of_rows, row) for row in range(number)]
+    of_rows = [tensor for tensor in dense if len(tensor) == number]
+    rows = [
+        _digest([tensor[row] for tensor in of_rows], _entry(labels, row), _entry(mask, row)) for row in range(number)
+    ]
     positions = labels.numel() if labels is not None else 0
-    mask = batch.get(MASKS[0]) if isinstance(batch, dict) else None
-    if labels is None:
-        return rows, positions, 0
-    return rows, positions, int((mask != 0).sum()) if mask is not None and mask.shape == labels.shape else positions
+    if labels is None or mask is None or mask.shape != labels.shape:
+        return rows, positions, positions
+    return rows, positions, int((mask != 0).sum())
 
 
-def _digest(tensors: list[torch.Tensor], row: int) -> str:
-    """Without what stands behind the last label or token: batches pad the same row to different lengths."""
+def _mask_in(batch: Any) -> torch.Tensor | None:
+    """One that says 1 for what is no padding. Others, as those that are added to scores, are none."""
+    mask = field_of(batch, MASK)
+    return mask if isinstance(mask, torch.Tensor) and not mask.dtype.is_floating_point else None
+
+
+def _on_cpu(tensor: torch.Tensor | None) -> torch.Tensor | None:
+    return None if tensor is None else tensor.cpu()
+
+
+def _entry(tensor: torch.Tensor | None, row: int) -> torch.Tensor | None:
+    return None if tensor is None or tensor.dim() != 2 or row >= len(tensor) else tensor[row]
+
+
+def _digest(parts: list[torch.Tensor], labels: torch.Tensor | None, mask: torch.Tensor | None) -> str:
+    """Without padding: batches pad the same row to different lengths. A mask says what that is. Without one it is what
+    is 0 in all whole numbers and not supervised, up to the end: a row of tokens that end with 0, and have no labels,
+    is the same as the one without these.
+    """
     digest = hashlib.blake2b(digest_size=8)
-    for tensor in tensors:
-        values = tensor[row].reshape(-1)
-        if not values.dtype.is_floating_point and values.dtype != torch.bool:
-            values = _without_padding(values)
-        digest.update(bytes(values.contiguous().view(torch.uint8).numpy()) if values.numel() else b"")
+    for part in parts:
+        values = part
+        if mask is not None and part.dim() and len(part) == len(mask) and bool(mask.any()):
+            values = part[mask != 0]
+        elif part.dim() == 1 and not part.dtype.is_floating_point:
+            alike = [other for other in parts if other.shape == part.shape and not other.dtype.is_floating_point]
+            values = part[: _length(alike, labels)]
+        digest.update(f"{values.dtype} {list(values.shape)} ".encode())
+        if values.numel():
+            digest.update(bytes(values.contiguous().reshape(-1).view(torch.uint8).numpy()))
     return digest.hexdigest()
 
 
-def _without_padding(values: torch.Tensor) -> torch.Tensor:
-    """Padding repeats one value up to the end."""
-    if values.numel() < 2:
-        return values
-    differs = (values != values[-1]).nonzero()
-    is_padding = int(values[-1]) in (0, IGNORED)
-    return values[: int(differs[-1]) + 1 if len(differs) else 0] if is_padding else values
+def _length(parts: list[torch.Tensor], labels: torch.Tensor | None) -> int:
+    """Up to the last entry that is a label, or no padding in one of the parts."""
+    used = [(part != 0) & (part != IGNORED) for part in parts]
+    if labels is not None and labels.shape == parts[0].shape:
+        used.append(labels != IGNORED)
+    places = torch.stack(used).any(0).nonzero()
+    return int(places[-1]) + 1 if len(places) else 0

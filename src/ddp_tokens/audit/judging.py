@@ -9,7 +9,17 @@ import numpy
 from ddp_tokens.audit.meanings import CLIPPED, MISSING, NOT_CLEARED, NOT_DIVIDED
 from ddp_tokens.check_settings import Tolerances
 from ddp_tokens.checks.gradient_formulas import LOSS_SCALE, SCALED, Diagnosis, diagnose, distances
-from ddp_tokens.checks.gradient_norms import Arrays, Norms, largest_ratio, plain, raised, weighted_sum
+from ddp_tokens.checks.gradient_norms import (
+    Arrays,
+    Norms,
+    errors,
+    largest_ratio,
+    norms,
+    plain,
+    raised,
+    weighted_sum,
+    whole,
+)
 from ddp_tokens.checks.gradient_references import Parts
 from ddp_tokens.checks.verdict import FAIL, INCONCLUSIVE, PASS, Verdict
 from ddp_tokens.errors import AuditError
@@ -107,21 +117,35 @@ def not_comparable(case: str, units_per_rank: Sequence[int], doubts: Sequence[st
     """Of a window that was not computed again."""
     figures = dict.fromkeys(("error", "tolerance", "parameter", "power", "nearest_formula"))
     observed = {**figures, "units_per_rank": list(units_per_rank)}
-    return Verdict(case, PASS, INCONCLUSIVE, "; ".join(doubts), observed, {})
+    return Verdict(case, PASS, INCONCLUSIVE, "; ".join(["no number is compared", *doubts]), observed, {})
 
 
 def _diagnosed(facts: WindowFacts, compared: Compared, reference: Arrays, allowed: Norms) -> Diagnosis:
     found = diagnose(compared.observed, reference, facts, compared.parts, allowed)
-    if compared.left_over and not found.names:
-        without = {name: array - compared.left_over.get(name, 0.0) for name, array in compared.observed.items()}
-        distances_left = {name: float(numpy.linalg.norm(without[name] - reference[name])) for name in reference}
-        if largest_ratio(distances_left, {name: 2 * value for name, value in allowed.items()})[0] <= 1:
-            return Diagnosis((NOT_CLEARED,), {"residual": plain(max(distances_left.values()))})
+    residual = _residual_if_not_cleared(compared, reference, allowed)
+    if residual is not None:
+        return Diagnosis((NOT_CLEARED,), {"residual": residual})
+    if compared.missing:
+        return Diagnosis((MISSING, *found.names), found.figures)
     if found.names == (SCALED,) and abs(found.figures["factor"] * facts.world_size / facts.total - 1) < 1e-4:
         return Diagnosis((NOT_DIVIDED,), found.figures)
     if found.names == (SCALED,) and 0 < found.figures["factor"] < 1 and is_round(compared.norm):
         return Diagnosis((CLIPPED,), found.figures)
     return found
+
+
+def _residual_if_not_cleared(compared: Compared, reference: Arrays, allowed: Norms) -> float | None:
+    """What is left of the gradient found without that of the window before, and without the objective's, as a fraction
+    of its length; None where that is more than rounding leaves in a gradient of this length.
+    """
+    left_over = {name: compared.left_over.get(name, numpy.zeros_like(array)) for name, array in reference.items()}
+    if not whole(norms(left_over).values()) > whole(allowed.values()):
+        return None
+    expected = {name: array + left_over[name] for name, array in reference.items()}
+    distance, length = whole(errors(compared.observed, expected).values()), whole(norms(expected).values())
+    of_reference = whole(norms(reference).values())
+    rounding = 2 * whole(allowed.values()) * max(1.0, length / of_reference if of_reference else 1.0)
+    return distance / length if distance <= rounding else None
 
 
 def _require_sums(facts: WindowFacts, compared: Compared, allowed: Norms) -> None:

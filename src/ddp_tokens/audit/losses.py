@@ -24,8 +24,8 @@ def causal_lm(outputs: Any, batch: Any) -> tuple[torch.Tensor, int]:
     Without labels, the tokens `input_ids` are the labels, where `attention_mask` is not 0.
     """
     labels = labels_in(batch)
-    if labels is None and (tokens := _field(batch, "input_ids")) is not None:
-        mask = _field(batch, "attention_mask")
+    if labels is None and (tokens := field_of(batch, "input_ids")) is not None:
+        mask = field_of(batch, "attention_mask")
         labels = tokens if mask is None else tokens.masked_fill(mask == 0, IGNORED)
     logits = logits_in(outputs, "causal-lm")
     labels = _required(labels, "causal-lm", logits.shape[:-1])
@@ -70,7 +70,7 @@ def loss_sum_of(asked: str | LossSum) -> LossSum:
 def labels_in(batch: Any) -> torch.Tensor | None:
     """Where a batch has labels under a usual name, or is a tuple whose last integer tensor is taken for them."""
     for name in LABELS:
-        found = _field(batch, name)
+        found = field_of(batch, name)
         if isinstance(found, torch.Tensor):
             return found
     if isinstance(batch, list | tuple):
@@ -80,7 +80,7 @@ def labels_in(batch: Any) -> torch.Tensor | None:
 
 
 def logits_in(outputs: Any, name: str) -> torch.Tensor:
-    found = _field(outputs, "logits")
+    found = field_of(outputs, "logits")
     if found is None and isinstance(outputs, list | tuple):
         found = next((item for item in outputs if isinstance(item, torch.Tensor) and item.dim() > 1), None)
     found = outputs if found is None else found
@@ -115,7 +115,8 @@ def _summed(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, i
     return total, int((labels != IGNORED).sum())
 
 
-def _field(value: Any, name: str) -> Any:
+def field_of(value: Any, name: str) -> Any:
+    """Of a mapping or an object; None where there is none."""
     if isinstance(value, Mapping):
         return value.get(name)
     return getattr(value, name, None)

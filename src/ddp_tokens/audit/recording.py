@@ -1,18 +1,24 @@
 """What one rank did in a window: each forward's inputs, its loss sum, and whether a backward reached it.
 
-Hooks only look. They draw no random number, and what they keep are copies on the CPU.
+Hooks only look. They draw no random number, and what they keep are copies on the CPU. What goes wrong in them does not
+disturb the run: it is kept, and told at the update of a window that it belongs to.
 """
 
+import dataclasses
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 from torch.autograd.graph import register_multi_grad_hook
+from torch.utils.checkpoint import CheckpointFunction
 
 from ddp_tokens.audit.doubling import require_sum
+from ddp_tokens.audit.evaluating import evaluated
 from ddp_tokens.audit.inputs import batch_of, rows_of
 from ddp_tokens.audit.losses import LossSum
 from ddp_tokens.audit.packing import Tree, pack, unpack
@@ -20,22 +26,25 @@ from ddp_tokens.audit.sketch import sketch
 from ddp_tokens.audit.watched import Watched
 from ddp_tokens.audit.wrappers import is_sharded
 from ddp_tokens.errors import AuditError
+from ddp_tokens.generators import Generators, read_generators
 
 MIB = 2**20
 
 
 @dataclass
 class Microbatch:
-    """`tree`, `tensors`: arguments, keyword arguments, and the watched batch, or None. `generators`: torch's states
-    before the forward, by device. `autocast`: dtype, or None. `versions`: of all parameters, which an update changes.
-    `collectives`: counter of the process group before the forward, after it, and when backward began, or None.
+    """`tree`, `tensors`: arguments, keyword arguments, and the watched batch, or None. `generators`: before the
+    forward. `autocast`: dtype, or None. `versions`: of all parameters, which an update changes. `gradients_due`: a
+    backward of the window came before. `collectives`: of the run's groups before the forward, after it, and when
+    backward began, or None. `problem`: why it cannot be audited, or None.
     """
 
     tree: Tree
     tensors: list[torch.Tensor]
-    generators: dict[str, torch.Tensor]
+    generators: Generators
     autocast: torch.dtype | None
     versions: int
+    gradients_due: bool
     gradients_there: bool
     collectives: list[int] = field(default_factory=list)
     loss_sum: float = 0.0
@@ -45,6 +54,7 @@ class Microbatch:
     rows: list[str] = field(default_factory=list)
     has_backward: bool = False
     is_kept: bool = True
+    problem: str | None = None
 
     @property
     def bytes(self) -> int:
@@ -52,12 +62,20 @@ class Microbatch:
 
 
 class Recorder:
-    """Listens to `module` until `stop`. `microbatches`: since the last `clear`."""
+    """Listens to `module` until `stop`, by hooks of `called`, which is this module or what a compiler has made of it.
+    `microbatches`: since the last `clear`.
+    """
 
     def __init__(
-        self, module: nn.Module, loss_sum: LossSum, watched: Watched, limit_mib: int, counter: Callable[[], int]
+        self,
+        module: nn.Module,
+        called: nn.Module,
+        loss_sum: LossSum,
+        watched: Watched,
+        limit_mib: int,
+        counter: Callable[[], int],
     ) -> None:
-        self.module = module
+        self.module, self.called = module, called
         self.microbatches: list[Microbatch] = []
         self.is_deaf = False
         self.has_run = False
@@ -68,10 +86,14 @@ class Recorder:
         self._watched = watched
         self.limit = limit_mib * MIB
         self._counter = counter
-        self._pending: list[Microbatch] = []
+        self._pending: list[tuple[Microbatch, Any]] = []
+        self._kept: dict[int, tuple[torch.Tensor, int]] = {}
+        # The first of all: other hooks may change what the module is given, and do so again when it is computed again;
+        # those of fully_shard gather its parameters.
+        before, after = torch.compiler.disable(self._before), torch.compiler.disable(self._after)
         self._hooks = [
-            module.register_forward_pre_hook(self._before, with_kwargs=True),
-            module.register_forward_hook(self._after, with_kwargs=True),
+            called.register_forward_pre_hook(before, with_kwargs=True, prepend=True),
+            called.register_forward_hook(after, with_kwargs=True),
         ]
 
     def stop(self) -> None:
@@ -84,117 +106,125 @@ class Recorder:
         """Those whose backward came."""
         return [one for one in self.microbatches if one.has_backward]
 
+    @property
+    def problem(self) -> str | None:
+        """The first of those whose backward came."""
+        return next((one.problem for one in self.complete if one.problem), None)
+
     def clear(self) -> None:
         self.microbatches = []
         self._pending = []
+        self._kept = {}
+
+    def keep_weights(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Another optimizer is about to update these, after a backward of the window and before its own update."""
+        if self.complete:
+            for one in parameters:
+                self._kept.setdefault(id(one), (one.detach().clone(), one._version))
+
+    def weights(self) -> dict[int, torch.Tensor]:
+        """By id of each parameter, what it was when the window's gradient was computed."""
+        return {id(one): self._kept.get(id(one), (one.detach(),))[0] for one in self.module.parameters()}
+
+    def versions(self) -> int:
+        """Of all parameters together; changes with every update in place."""
+        return sum(self._kept.get(id(one), (None, one._version))[1] for one in self.module.parameters())
 
     def _before(self, module: nn.Module, arguments: Any, named: Any) -> None:
-        if self.is_deaf or not torch.is_grad_enabled() or _inside_backward():
+        if self.is_deaf or not _is_training():
             return
-        parameters = list(module.parameters())
+        parameters = list(self.module.parameters())
         if not self.microbatches:
             self.began = time.perf_counter()
-            self.left_over = _gradients_there(module)
+            self.left_over = _gradients_there(self.module)
         self.has_run = True
-        device = parameters[0].device if parameters else torch.device("cpu")
-        tree, tensors = pack([list(arguments), dict(named), self._watched.take(arguments, named)], "an input")
+        device = _device(parameters)
         one = Microbatch(
-            tree=tree,
-            tensors=tensors,
-            generators=_generators(device),
+            tree=None,
+            tensors=[],
+            generators=read_generators(str(device)),
             autocast=torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None,
-            versions=sum(parameter._version for parameter in parameters),
+            versions=self.versions(),
+            gradients_due=any(before.units and before.has_backward for before in self.microbatches),
             gradients_there=_any_gradient(parameters),
             collectives=[self._counter()],
         )
-        if self._bytes() + one.bytes > self.limit:
-            one.is_kept = False
-        else:
-            one.tensors = [tensor.cpu() if tensor.device.type != "cpu" else tensor.clone() for tensor in tensors]
+        given: Any = None
+        with _noted(one):
+            given = [list(arguments), dict(named), self._watched.take(arguments, named)]
+            one.tree, tensors = pack(given, "an input")
+            one.tensors = self._copies(one, tensors)
         self.microbatches.append(one)
-        self._pending.append(one)
+        self._pending.append((one, None if one.is_kept else given))
+
+    def _copies(self, one: Microbatch, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        one.is_kept = sum(other.bytes for other in self.microbatches) + size <= self.limit
+        if not one.is_kept:
+            return []
+        return [tensor.cpu() if tensor.device.type != "cpu" else tensor.clone() for tensor in tensors]
 
     def _after(self, module: nn.Module, arguments: Any, named: Any, outputs: Any) -> None:
-        if self.is_deaf or not self._pending or not torch.is_grad_enabled() or _inside_backward():
+        if self.is_deaf or not self._pending or not _is_training():
             return
-        one = self._pending.pop()
+        one, given = self._pending.pop()
         one.collectives.append(self._counter())
-        if not one.is_kept:
-            one.tree, one.tensors = None, []
-            return
-        tensors = [tensor for tensor in pack(outputs, "the output")[1] if tensor.is_floating_point()]
-        device = tensors[0].device if tensors else torch.device("cpu")
-        batch = batch_of(module, *unpack(one.tree, one.tensors, lambda tensor: tensor.to(device)))
+        if one.problem is None:
+            with _noted(one):
+                self._evaluate(one, given, outputs)
+        self._watch_backward(one, outputs)
+
+    def _evaluate(self, one: Microbatch, given: Any, outputs: Any) -> None:
+        device = _device(list(self.module.parameters()))
+        if given is None:
+            given = unpack(one.tree, one.tensors, lambda tensor: tensor.to(device, copy=True))
+        batch = batch_of(self.module, *given)
         with torch.no_grad():
             one.loss_sum, one.units = evaluated(self._loss_sum, outputs, batch)
         one.rows, one.positions, one.labels = rows_of(batch)
         if not self.is_surely_sum:
             self.is_surely_sum = require_sum(self._loss_sum, outputs, batch, len(one.rows), one.loss_sum, one.units)
-        self._watch_backward(one, outputs)
 
     def _watch_backward(self, one: Microbatch, outputs: Any) -> None:
         def reached(_: Any) -> None:
             one.has_backward = True
             one.collectives.append(self._counter())
 
-        differentiable = _differentiable(outputs)
-        if not differentiable:
-            raise AuditError(
-                f"what {type(self.module).__name__} returned has no gradient, so nothing can be learnt from it: audit "
-                "the module whose outputs the loss is made of"
-            )
-        register_multi_grad_hook(differentiable, reached, mode="any")
-
-    def _bytes(self) -> int:
-        return sum(one.bytes for one in self.microbatches if one.is_kept)
+        differentiable = _differentiable(outputs, set())
+        if differentiable:
+            register_multi_grad_hook(differentiable, reached, mode="any")
 
 
-def evaluated(loss_sum: LossSum, outputs: Any, batch: Any) -> tuple[float, int]:
-    total, units = summed(loss_sum, outputs, batch)
-    return float(total.detach().double()), units
-
-
-def summed(loss_sum: LossSum, outputs: Any, batch: Any) -> tuple[torch.Tensor, int]:
-    """Raises AuditError where `loss_sum` fails, or returns something else than a scalar tensor and a whole number."""
-    name = getattr(loss_sum, "__name__", type(loss_sum).__name__)
+@contextmanager
+def _noted(one: Microbatch) -> Iterator[None]:
     try:
-        total, units = loss_sum(outputs, batch)
-    except AuditError:
-        raise
+        yield
+    except AuditError as error:
+        one.problem = str(error)
     except Exception as error:
-        held = sorted(map(str, batch)) if isinstance(batch, dict) else type(batch).__name__
-        raise AuditError(
-            f"loss_sum {name} fails on what the module returned, a {type(outputs).__name__}, and the batch, {held}: "
-            f"{type(error).__name__}: {error}"
-        ) from error
-    is_scalar = isinstance(total, torch.Tensor) and total.numel() == 1
-    number = float(units) if isinstance(units, int | float | torch.Tensor) else -1.0
-    if not is_scalar or number < 0 or number != int(number):
-        raise AuditError(
-            f"loss_sum {name} returns a {type(total).__name__} and {units!r}: let it return the sum of the losses, a "
-            "scalar tensor, and how many supervised units it is the sum of"
-        )
-    return total.reshape(()), int(number)
+        one.problem = f"a microbatch cannot be recorded: {type(error).__name__}: {error}"
 
 
-def _differentiable(value: Any) -> Sequence[torch.Tensor]:
+def _differentiable(value: Any, seen: set[int]) -> list[torch.Tensor]:
     """The tensors themselves; packing detaches them."""
     if isinstance(value, torch.Tensor):
         return [value] if value.requires_grad else []
+    if id(value) in seen:
+        return []
+    seen.add(id(value))
     if isinstance(value, dict):
         parts = list(value.values())
     elif isinstance(value, list | tuple):
         parts = list(value)
+    elif dataclasses.is_dataclass(value):
+        parts = [getattr(value, field.name, None) for field in dataclasses.fields(value)]
     else:
         parts = list(getattr(value, "__dict__", {}).values())
-    return [tensor for part in parts for tensor in _differentiable(part)]
+    return [tensor for part in parts for tensor in _differentiable(part, seen)]
 
 
-def _generators(device: torch.device) -> dict[str, torch.Tensor]:
-    states = {"cpu": torch.get_rng_state()}
-    if device.type == "cuda":
-        states["cuda"] = torch.cuda.get_rng_state(device)
-    return states
+def _device(parameters: Sequence[torch.Tensor]) -> torch.device:
+    return parameters[0].device if parameters else torch.device("cpu")
 
 
 def _gradients_there(module: nn.Module) -> dict[str, Any]:
@@ -202,7 +232,7 @@ def _gradients_there(module: nn.Module) -> dict[str, Any]:
     parameters = dict(module.named_parameters())
     if is_sharded(module) or not _any_gradient(list(parameters.values())):
         return {}
-    return {name: sketch(p.grad).numpy() for name, p in parameters.items() if p.grad is not None}
+    return {name: sketch(local(p.grad)).numpy() for name, p in parameters.items() if p.grad is not None}
 
 
 def _any_gradient(parameters: Sequence[nn.Parameter]) -> bool:
@@ -210,10 +240,24 @@ def _any_gradient(parameters: Sequence[nn.Parameter]) -> bool:
 
 
 def local(tensor: Any) -> torch.Tensor:
-    """This rank's part of a sharded tensor; others as they are."""
-    return tensor.tolocal() if hasattr(tensor, "to_local") else tensor
+    """This rank's part of a sharded tensor; others as they are, but dense."""
+    found: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return found.to_dense() if found.is_sparse else found
 
 
-def _inside_backward() -> bool:
-    """A forward there is a recomputation: gradient checkpointing."""
-    return int(torch._C._current_graph_task_id()) != -1
+def _is_training() -> bool:
+    """Is a forward to be learnt from? One that is computed again inside backward, from a checkpoint, is not, but where
+    the first time was without a graph, as for a module that is as a whole in a reentrant checkpoint.
+    """
+    if not torch.is_grad_enabled():
+        return False
+    return int(torch._C._current_graph_task_id()) == -1 or _is_reentrant()
+
+
+def _is_reentrant() -> bool:
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        if frame.f_code is CheckpointFunction.backward.__code__:
+            return True
+        frame = frame.f_back
+    return False

@@ -5,22 +5,23 @@ microbatch adds to the sketch of each parameter's gradient is the sketch of its 
 """
 
 import os
-import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import numpy
 import torch
 from torch import nn
 
+from ddp_tokens.audit.evaluating import summed
 from ddp_tokens.audit.inputs import batch_of
 from ddp_tokens.audit.losses import LossSum
 from ddp_tokens.audit.packing import Tree, unpack
-from ddp_tokens.audit.recording import summed
+from ddp_tokens.audit.recording import local
 from ddp_tokens.audit.sketch import sketch
-from ddp_tokens.audit.swapping import swapped
+from ddp_tokens.audit.swapping import Change, swapped
+from ddp_tokens.audit.widening import Widening
+from ddp_tokens.generators import Generators, read_generators, restore_generators
 
 HALF = (torch.float16, torch.bfloat16)
 # How far a loss sum may be from that of the run: in the dtype of the run, and in float64, where dropout that is drawn
@@ -38,7 +39,7 @@ class Recorded:
 
     tree: Tree
     tensors: list[torch.Tensor]
-    generators: Mapping[str, torch.Tensor]
+    generators: Generators
     autocast: torch.dtype | None
 
 
@@ -67,14 +68,15 @@ class Replayed:
 def in_float64(window: Window) -> Replayed:
     """Without autocast."""
     sums, parts = {}, {}
-    instead = _instead(window, lambda tensor: tensor.double() if tensor.is_floating_point() else tensor.clone())
+    instead = _instead(window, _wide)
     before: dict[str, Any] = {}
-    with _undisturbed(window.module), swapped(window.module, instead):
+    widening = Widening(next(iter(window.whole.values())).dtype)
+    with _undisturbed(window), swapped(window.module, instead, _wide), widening:
         for place, recorded in window.recorded.items():
             with torch.autocast(_device(window).type, enabled=False):
                 total = _loss_sum(window, recorded, torch.float64)
             sums[place] = _backward(total)
-            after = {name: sketch(instead[key].grad) for key, name in window.names.items() if _has(instead[key])}
+            after = {name: sketch(gradient) for name, gradient in _gradients(window, instead).items()}
             parts[place] = {name: (after[name] - before.get(name, 0.0)).numpy() for name in after}
             before = after
     return Replayed(sums, _gradients(window, instead), parts)
@@ -84,7 +86,7 @@ def in_training_dtype(window: Window, denominator: int) -> Replayed:
     """The gradient of (sum of losses) / denominator, under the autocast of the run. No parts."""
     sums = {}
     instead = _instead(window, lambda tensor: tensor, shared=True)
-    with _undisturbed(window.module), swapped(window.module, instead):
+    with _undisturbed(window), swapped(window.module, instead, torch.clone):
         for place, recorded in window.recorded.items():
             device = _device(window)
             with torch.autocast(device.type, recorded.autocast, enabled=recorded.autocast is not None):
@@ -94,9 +96,11 @@ def in_training_dtype(window: Window, denominator: int) -> Replayed:
     return Replayed(sums, _gradients(window, instead), {})
 
 
-def _instead(
-    window: Window, change: Callable[[torch.Tensor], torch.Tensor], shared: bool = False
-) -> dict[int, torch.Tensor]:
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to(torch.float64, copy=True) if tensor.is_floating_point() else tensor.clone()
+
+
+def _instead(window: Window, change: Change, shared: bool = False) -> dict[int, torch.Tensor]:
     """New leaves. `shared`: parameters use the memory of those that they stand for, and only buffers are copied."""
     instead: dict[int, torch.Tensor] = {}
     for key, tensor in window.whole.items():
@@ -111,9 +115,9 @@ def _loss_sum(window: Window, recorded: Recorded, dtype: torch.dtype | None) -> 
     device = _device(window)
 
     def placed(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.to(device, dtype) if tensor.is_floating_point() else tensor.to(device, copy=True)
+        return tensor.to(device, dtype if tensor.is_floating_point() else None, copy=True)
 
-    _set_generators(recorded.generators, device)
+    restore_generators(recorded.generators)
     arguments, named, watched = unpack(recorded.tree, recorded.tensors, placed)
     batch = batch_of(window.module, arguments, named, watched)
     outputs = window.module(*arguments, **named)
@@ -123,12 +127,12 @@ def _loss_sum(window: Window, recorded: Recorded, dtype: torch.dtype | None) -> 
 def _backward(total: torch.Tensor) -> float:
     """A microbatch without a supervised unit may have a loss sum that depends on nothing."""
     if total.requires_grad:
-        total.backward()
+        torch.autograd.backward(total)  # Tensor.backward would leave Widening, and a checkpoint computes again inside
     return float(total.detach().double())
 
 
 def _gradients(window: Window, instead: Mapping[int, torch.Tensor]) -> Gradients:
-    return {name: instead[key].grad for key, name in window.names.items() if _has(instead[key])}
+    return {name: local(instead[key].grad) for key, name in window.names.items() if _has(instead[key])}
 
 
 def _has(tensor: torch.Tensor) -> bool:
@@ -139,25 +143,17 @@ def _device(window: Window) -> torch.device:
     return next(iter(window.whole.values())).device
 
 
-def _set_generators(states: Mapping[str, torch.Tensor], device: torch.device) -> None:
-    torch.set_rng_state(states["cpu"])
-    if "cuda" in states and device.type == "cuda":
-        torch.cuda.set_rng_state(states["cuda"], device)
-
-
 @contextmanager
-def _undisturbed(module: nn.Module) -> Iterator[None]:
+def _undisturbed(window: Window) -> Iterator[None]:
     """Gradients are recorded, all cores compute, and every generator is put back. Other ranks wait meanwhile."""
-    devices = sorted({p.device.index or 0 for p in module.parameters() if p.device.type == "cuda"})
-    python, of_numpy, threads = random.getstate(), numpy.random.get_state(), torch.get_num_threads()
+    generators, threads = read_generators(str(_device(window))), torch.get_num_threads()
     try:
         torch.set_num_threads(max(threads, len(os.sched_getaffinity(0))))
-        with torch.random.fork_rng(devices), torch.enable_grad():
+        with torch.enable_grad():
             yield
     finally:
         torch.set_num_threads(threads)
-        numpy.random.set_state(of_numpy)
-        random.setstate(python)
+        restore_generators(generators)
 
 
 def not_reproduced(

@@ -87,6 +87,7 @@ class Search:
         for listener in self._listeners.values():
             if listener is not self.found:
                 listener.stop()
+        self.found.is_last_watching = True
 
     def require_found(self) -> Listener:
         """Raises AuditError where no optimizer updated a module that was called."""

@@ -1,5 +1,4 @@
-"""What the ranks of a window did, from what each told: facts to count with, causes that were seen, doubts, and "
-"notes."""
+"""What the ranks of a window did, from what each told: facts to count with, causes, doubts and notes. No torch."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,9 +14,17 @@ Told = Sequence[Mapping[str, Any]]
 
 
 def facts_of(told: Told, accumulation: int, previous_units: int | None, window: int, module: str) -> WindowFacts:
-    """Raises AuditError where no rank ran the module, and where no unit was supervised."""
+    """Raises AuditError where a rank met a problem, where no rank ran the module, and where no unit was supervised."""
+    for rank, of_rank in enumerate(told):
+        if of_rank["problem"]:
+            raise AuditError(f"rank {rank}, window {window}: {of_rank['problem']}")
     units = _counts(told, "units")
     if not any(units):
+        if any(of_rank["without_backward"] for of_rank in told):
+            raise AuditError(
+                f"window {window}: {module} ran and no backward reached what it returned, on any rank: pass the module "
+                "whose outputs the loss is made of"
+            )
         raise AuditError(
             f"window {window}: the optimizer updates and {module} was not called with gradients enabled on any rank: "
             "pass the module whose outputs the loss is made of"
@@ -72,9 +79,8 @@ def _causes(told: Told) -> dict[str, str]:
         moved = len({one["versions"] for one in ones} | {of_rank["versions"]}) > 1
         if moved and not of_rank["is_sharded"]:  # gathering a sharded one changes its version
             causes[WEIGHTS_UPDATED_INSIDE] = f"on rank {rank} a parameter changes inside the window"
-        has_units = [bool(one["units"]) and one["has_backward"] for one in ones]
         for index, one in enumerate(ones):
-            if any(has_units[:index]) and not one["gradients_there"] and not of_rank["is_sharded"]:
+            if one["gradients_due"] and not one["gradients_there"] and not of_rank["is_sharded"]:
                 causes[CLEARED_INSIDE] = f"on rank {rank} gradients are cleared before microbatch {index + 1}"
         for clipping in of_rank["clippings"]:
             if clipping["after"] < len(ones) and clipping["factor"] < 1:
@@ -109,6 +115,8 @@ def _at_least(counts: Counts, units: Counts) -> Counts:
 
 def _reductions(of_rank: Mapping[str, Any]) -> list[int | None]:
     ones = of_rank["microbatches"]
+    if not ones:
+        return []
     after = [one["collectives"][0] for one in ones[1:]] + [of_rank["collectives"]]
     return [
         end - one["collectives"][2] if len(one["collectives"]) > 2 else None

@@ -1,6 +1,6 @@
-"""What a rank says of its part of a window: plain values for all ranks, and a message for rank 0, which recomputes "
-"it."""
+"""What a rank says of its part of a window: plain values for all ranks, a message for rank 0, which recomputes it."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,12 +8,14 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.instancenorm import _InstanceNorm
+from torch.nn.parallel import DistributedDataParallel
 
 from ddp_tokens.audit.between import Between
 from ddp_tokens.audit.packing import from_bytes, to_bytes
 from ddp_tokens.audit.recording import MIB, Microbatch, Recorder, local
 from ddp_tokens.audit.replaying import Recorded
 from ddp_tokens.audit.wrappers import is_sharded
+from ddp_tokens.generators import Generators
 
 PRIME = 2**61 - 1
 WHOLE_NUMBERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -24,6 +26,7 @@ TOLD = (
     "labels",
     "rows",
     "has_backward",
+    "gradients_due",
     "gradients_there",
     "versions",
     "collectives",
@@ -44,14 +47,16 @@ def told(
     ]
     return {
         "microbatches": [{name: getattr(one, name) for name in TOLD} for one in ones],
-        "versions": versions_of(list(module.parameters())),
+        "problem": recorder.problem,
+        "versions": recorder.versions(),
         "collectives": collectives,
-        "weights": None if sharded else fingerprint(list(module.parameters())),
+        "weights": None if sharded else fingerprint(list(recorder.weights().values())),
         "gradients": None if sharded else fingerprint(gradients),
         "is_sharded": sharded,
         "is_surely_sum": recorder.is_surely_sum,
         "clippings": clippings,
         "doubts": _doubts(recorder, between, sharded),
+        "without_backward": left_out,
         "notes": [f"{left_out} forwards without a backward were left out"] if left_out else [],
         "bytes": len(message),
     }
@@ -63,9 +68,10 @@ def message_of(ones: Sequence[Microbatch]) -> bytes:
             {
                 "tree": one.tree,
                 "autocast": None if one.autocast is None else str(one.autocast),
-                "of": list(one.generators),
+                "generators": dict(one.generators.plain),
+                "of": list(one.generators.tensors),
             },
-            [*one.tensors, *one.generators.values()],
+            [*one.tensors, *one.generators.tensors.values()],
         )
         for one in ones
         if one.is_kept
@@ -80,14 +86,10 @@ def recorded_in(message: bytes) -> list[Recorded]:
         head, tensors = from_bytes(message[position + 8 : end])
         inputs, states = tensors[: len(tensors) - len(head["of"])], tensors[len(tensors) - len(head["of"]) :]
         autocast = None if head["autocast"] is None else getattr(torch, head["autocast"].removeprefix("torch."))
-        found.append(Recorded(head["tree"], inputs, dict(zip(head["of"], states, strict=True)), autocast))
+        generators = Generators(head["generators"], dict(zip(head["of"], states, strict=True)))
+        found.append(Recorded(head["tree"], inputs, generators, autocast))
         position = end
     return found
-
-
-def versions_of(parameters: Sequence[nn.Parameter]) -> int:
-    """Changes with every update in place."""
-    return sum(parameter._version for parameter in parameters)
 
 
 def fingerprint(tensors: Sequence[torch.Tensor]) -> int:
@@ -95,6 +97,7 @@ def fingerprint(tensors: Sequence[torch.Tensor]) -> int:
     total = 0
     for tensor in tensors:
         values = local(tensor.detach()).contiguous().reshape(-1)
+        values = torch.view_as_real(values).reshape(-1) if values.is_complex() else values
         of_tensor = int(values.view(WHOLE_NUMBERS[values.element_size()]).sum(dtype=torch.int64))
         total = (total * 31 + of_tensor) % PRIME
     return total
@@ -102,7 +105,9 @@ def fingerprint(tensors: Sequence[torch.Tensor]) -> int:
 
 def _doubts(recorder: Recorder, between: Between, sharded: bool) -> list[str]:
     doubts = []
-    names = [name for name, part in recorder.module.named_modules() if _uses_statistics_of_rows(part)]
+    names = [
+        name or type(part).__name__ for name, part in recorder.module.named_modules() if _uses_statistics_of_rows(part)
+    ]
     if names:
         doubts.append(
             f"{names[0]} is batch normalization in training mode, which makes each microbatch's loss depend on its "
@@ -114,11 +119,14 @@ def _doubts(recorder: Recorder, between: Between, sharded: bool) -> list[str]:
             f"the inputs of a window take more than {recorder.limit // MIB} MiB: pass a larger record_mib, or audit "
             "with fewer or smaller microbatches"
         )
+    if any(clipping.factor == 0.0 and math.isfinite(clipping.norm) for clipping in between.clippings):
+        doubts.append("gradients are clipped to the norm 0, so nothing is left to compare: clip to a larger one")
     if between.clipped_by_value:
         doubts.append(
             "gradients are clipped by value (clip_grad_value_), which cannot be undone: leave that out for the audit"
         )
-    if not sharded and any(one.collectives[1] > one.collectives[0] for one in recorder.complete):
+    holds_ddp = any(isinstance(part, DistributedDataParallel) for part in recorder.called.modules())
+    if not (sharded or holds_ddp) and any(one.collectives[1] > one.collectives[0] for one in recorder.complete):
         doubts.append(
             "the module's forward itself communicates with other ranks, so that one process cannot compute it: audit a "
             "loop whose forward is local"

@@ -17,18 +17,27 @@ class Watched:
 
     def __init__(self) -> None:
         self.is_used = False
-        self.is_over = False
+        self._is_over = False
         self._taken: deque[Any] = deque(maxlen=KEPT)
 
     def watch(self, loader: Any) -> "WatchedLoader":
         self.is_used = True
         return WatchedLoader(loader, self)
 
+    def stop(self) -> None:
+        """Keeps nothing from here on; loaders go on."""
+        self._is_over = True
+        self._taken.clear()
+
     def told(self, batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
-            if not self.is_over:
-                self._taken.append(batch)
-            yield batch
+            yield self.taken(batch)
+
+    def taken(self, batch: Any) -> Any:
+        """The batch, which is noted."""
+        if not self._is_over:
+            self._taken.append(batch)
+        return batch
 
     def take(self, arguments: Any, named: Any) -> Any:
         """The batch of which most tensors are among the inputs, the oldest of several; where none is, since inputs are
@@ -59,10 +68,16 @@ class WatchedLoader:
     def __iter__(self) -> Iterator[Any]:
         return self._watched.told(iter(self._loader))  # made now: a loader draws its seed then
 
+    def __next__(self) -> Any:
+        """Of a loader that is an iterator itself."""
+        return self._watched.taken(next(self._loader))
+
     def __len__(self) -> int:
         return len(self._loader)
 
     def __getattr__(self, name: str) -> Any:
+        if name == "_loader":  # of one that copy is still making
+            raise AttributeError(name)
         return getattr(self._loader, name)
 
 

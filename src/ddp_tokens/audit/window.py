@@ -1,24 +1,31 @@
 """One window at its update: ranks tell what they did, rank 0 computes it again and judges, all learn the verdict."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
-from ddp_tokens.audit.between import Between
+from ddp_tokens.audit.between import Between, shortened
 from ddp_tokens.audit.comparing import Comparison
 from ddp_tokens.audit.exchange import Exchange
 from ddp_tokens.audit.judging import Seen, judge, not_comparable
 from ddp_tokens.audit.losses import LossSum
-from ddp_tokens.audit.recording import Recorder
+from ddp_tokens.audit.meanings import WEIGHTS_DIFFER
+from ddp_tokens.audit.recording import Recorder, local
 from ddp_tokens.audit.replaying import Replayed, Window, in_float64, in_training_dtype, not_reproduced
 from ddp_tokens.audit.seeing import Told, described, facts_of, notes_of, seen_in
 from ddp_tokens.audit.telling import message_of, recorded_in, told
 from ddp_tokens.check_settings import Tolerances
+from ddp_tokens.checks.window import WEIGHTS_UPDATED_INSIDE
 from ddp_tokens.errors import AuditError
 from ddp_tokens.formulas import WindowFacts
+
+Result = TypeVar("Result")
+# What makes losses others than those that can be computed again.
+EXPLAINING = {WEIGHTS_DIFFER, WEIGHTS_UPDATED_INSIDE}
 
 
 @dataclass(frozen=True)
@@ -42,10 +49,44 @@ class RankWindow:
         return {n: p for n, p in self.module.named_parameters() if id(p) in updated and p.requires_grad}
 
 
+class First:
+    """What only rank 0 computes, between collectives in which all ranks take part: after a first problem nothing more,
+    and the collectives go on, so that no rank waits for another.
+    """
+
+    def __init__(self, exchange: Exchange, window: int) -> None:
+        self._exchange, self._window = exchange, window
+        self._problem: str | None = None
+
+    def run(self, step: Callable[..., Result], *arguments: Any) -> Result | None:
+        """None on other ranks, and after a problem."""
+        if self._exchange.rank != 0 or self._problem is not None:
+            return None
+        try:
+            return step(*arguments)
+        except AuditError as error:
+            self._problem = str(error)
+        except Exception as error:
+            self._problem = (
+                f"window {self._window} cannot be computed again in one process: {type(error).__name__}: {error}; it "
+                "is computed in float64, and then in the dtype of the run"
+            )
+        return None
+
+    def raise_together(self) -> None:
+        found = self._exchange.from_first(self._problem)
+        if found is not None:
+            raise AuditError(found)
+
+
 def audited(window: RankWindow, exchange: Exchange) -> dict[str, Any]:
     """`window`, `verdict`, `seen` and `notes`, the same on every rank. Raises AuditError on every rank alike."""
-    message = message_of(window.recorder.complete)
-    own = told(window.recorder, window.between, window.compared, exchange.collectives(), message)
+    message = b""
+    try:
+        message = message_of(window.recorder.complete)
+        own = told(window.recorder, window.between, window.compared, exchange.collectives(), message)
+    except Exception as error:
+        own = {"problem": f"what it recorded cannot be told to other ranks: {type(error).__name__}: {error}"}
     of_ranks = exchange.of_all(own, window.number)
     name = type(window.module).__name__
     facts = facts_of(of_ranks, window.accumulation, window.previous_units, window.number, name)
@@ -61,34 +102,24 @@ def _judged(
     window: RankWindow, exchange: Exchange, of_ranks: Told, facts: WindowFacts, seen: Seen, message: bytes
 ) -> dict[str, Any]:
     messages = exchange.to_first(message, [of_rank["bytes"] for of_rank in of_ranks])
-    whole = {id(parameter): _whole(parameter.detach()) for parameter in window.module.parameters()}
-    problem, comparison = None, None
-    if exchange.rank == 0:
-        try:
-            comparison, seen = _recomputed(window, whole, messages, of_ranks, facts, seen)
-        except AuditError as error:
-            problem = str(error)
-        except Exception as error:
-            problem = (
-                f"window {window.number} cannot be computed again in one process: {type(error).__name__}: {error}; it "
-                "is computed in float64, and then in the dtype of the run"
-            )
-    _raise_together(exchange, problem)
-    factors = _factors(window.between)
+    whole = {key: _whole(weight) for key, weight in window.recorder.weights().items()}
+    first = First(exchange, window.number)
+    found = first.run(_recomputed, window, whole, messages, of_ranks, facts, seen)
+    first.raise_together()
+    factors = _factors(window)
     for name, parameter in window.compared.items():
-        found = None if parameter.grad is None else _whole(parameter.grad.detach())
-        if comparison is not None:
-            comparison.take(name, found, factors.get(id(parameter), 1.0))
-    verdict, problem = None, None
-    if comparison is not None:
-        compared = comparison.result(window.recorder.left_over)
-        try:
-            verdict = asdict(judge(f"window {window.number}", facts, compared, seen, window.tolerances))
-        except AuditError as error:
-            problem = str(error)
-    _raise_together(exchange, problem)
+        gradient = None if parameter.grad is None else _whole(parameter.grad.detach())
+        if found is not None:
+            first.run(found[0].take, name, gradient, factors.get(id(parameter), 1.0))
+    verdict = first.run(_verdict, window, facts, *(found or (None, None)))
+    first.raise_together()
     of_all: dict[str, Any] = exchange.from_first(verdict)
     return of_all
+
+
+def _verdict(window: RankWindow, facts: WindowFacts, comparison: Comparison, seen: Seen) -> dict[str, Any]:
+    compared = comparison.result(window.recorder.left_over)
+    return asdict(judge(f"window {window.number}", facts, compared, seen, window.tolerances))
 
 
 def _recomputed(
@@ -108,7 +139,7 @@ def _recomputed(
     exact = in_float64(again)
     native = in_training_dtype(again, facts.total)
     doubt = _doubt(again, exact, native, of_ranks)
-    if doubt:
+    if doubt and not EXPLAINING & set(seen.causes):
         seen = replace(seen, doubts=(doubt,))
     return Comparison(exact, native.gradients, facts.total), seen
 
@@ -116,9 +147,16 @@ def _recomputed(
 def _doubt(again: Window, exact: Replayed, native: Replayed, of_ranks: Told) -> str | None:
     in_run = {place: of_ranks[place[0]]["microbatches"][place[1]]["loss_sum"] for place in again.recorded}
     place = not_reproduced(again, in_run, exact, native)
+    if place is None and not all(bool(torch.isfinite(one).all()) for one in native.gradients.values()):
+        return "the gradient is not finite when it is computed in one process either: audit a run that has not diverged"
     if place is None:
         return None
     rank, index = place
+    if not math.isfinite(in_run[place]):
+        return (
+            f"the loss sum of microbatch {index + 1} of rank {rank} is {in_run[place]} in the run itself: audit a run "
+            "that has not diverged"
+        )
     return (
         f"the loss sum of microbatch {index + 1} of rank {rank} was {in_run[place]:.6g} in the run and is "
         f"{native.sums[place]:.6g} when it is computed again, {exact.sums[place]:.6g} in float64: something random or "
@@ -126,22 +164,18 @@ def _doubt(again: Window, exact: Replayed, native: Replayed, of_ranks: Told) -> 
     )
 
 
-def _factors(between: Between) -> dict[int, float]:
-    """By how much clipping shortened each parameter's gradient, by id."""
-    factors: dict[int, float] = {}
-    for clipping in between.clippings:
-        for key in clipping.parameters:
-            factors[key] = factors.get(key, 1.0) * clipping.factor
+def _factors(window: RankWindow) -> dict[int, float]:
+    """By how much each parameter's gradient is shorter or longer than what the optimizer will apply, by id: clipping
+    has shortened it, and a fused optimizer undoes a gradient scaler's scale itself.
+    """
+    factors = shortened(window.between.clippings)
+    scale = getattr(window.optimizer, "grad_scale", None)
+    if scale is not None:
+        factors = {id(one): factors.get(id(one), 1.0) * float(scale) for one in window.compared.values()}
     return factors
 
 
 def _whole(tensor: torch.Tensor) -> torch.Tensor:
     """All ranks together, where it is sharded."""
     full: torch.Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-    return full
-
-
-def _raise_together(exchange: Exchange, problem: str | None) -> None:
-    found = exchange.from_first(problem)
-    if found is not None:
-        raise AuditError(found)
+    return local(full)

@@ -23,10 +23,21 @@ def innermost(model: nn.Module) -> nn.Module:
                 "the model is wrapped by FullyShardedDataParallel, which flattens its parameters: audit the loop with "
                 "fully_shard (FSDP2) or DistributedDataParallel"
             )
-        inner = next((found for name in OF_MODULES if _wraps(model, found := getattr(model, name, None))), None)
+        inner = _inner(model)
         if inner is None:
             return model
         model = inner
+
+
+def hooked(model: nn.Module) -> nn.Module:
+    """Where hooks see each call: the module itself, or torch.compile's wrapper around it, outside what is compiled."""
+    while type(model).__name__ != "OptimizedModule" and (inner := _inner(model)) is not None:
+        model = inner
+    return model
+
+
+def _inner(model: nn.Module) -> nn.Module | None:
+    return next((found for name in OF_MODULES if _wraps(model, found := getattr(model, name, None))), None)
 
 
 def _wraps(model: nn.Module, inner: Any) -> bool:

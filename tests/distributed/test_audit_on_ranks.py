@@ -1,0 +1,182 @@
+"""An audit of loops on real ranks: formulas are named, what happens to gradients is seen, and the run is left alone."""
+
+import random
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import clip_grad_norm_, clip_grad_value_
+
+from ddp_tokens import audit
+from ddp_tokens.checks.window import CLEARED_INSIDE, WEIGHTS_UPDATED_INSIDE
+from ddp_tokens.world import World
+from tests.distributed import audited
+from tests.distributed.audited import WAYS, Case, Loop, Words, clipped, digest_of, loss_sum, run_cases
+from tests.distributed.ranks import run_ranks
+
+
+class ManyStates(Loop):
+    """Batch normalization that is frozen, dropout, and draws from every generator between forwards."""
+
+    def __init__(self, world: World, adam: bool) -> None:
+        super().__init__(world, lambda: Words(dropout=0.2, norm=nn.BatchNorm1d(audited.WIDTH).eval()))
+        if adam:
+            self.optimizer = torch.optim.Adam(self.bare.parameters(), lr=0.01)
+        random.seed(world.rank)
+        numpy.random.seed(world.rank)
+
+    def before(self, index: int) -> None:
+        torch.rand(1)
+        random.random()
+        numpy.random.normal()
+
+
+def digests(world: World, adam: bool) -> dict[str, Any]:
+    plain = ManyStates(world, adam)
+    before = audited.values_of(plain.bare)
+    plain.windows(4)
+    listened = ManyStates(world, adam)
+    with audit(listened.model, listened.optimizer, loss_sum=loss_sum, windows=3, timeout_s=20) as report:
+        listened.windows(4)
+    return {
+        "plain": digest_of(plain),
+        "listened": digest_of(listened),
+        "moved": before != audited.values_of(listened.bare),
+        "windows": len(report.windows),
+        "outcome": report.outcome,
+    }
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize("adam", [False, True])
+def test_an_audited_run_ends_in_the_bits_of_one_that_is_not(tmp_path, world_size, adam):
+    """Parameters, buffers, the optimizer's state, and the generators of torch, numpy and Python, on every rank."""
+    for found in run_ranks(digests, world_size, tmp_path, adam):
+        assert found["listened"] == found["plain"]
+        assert found["moved"]
+        assert found["windows"] == 3
+        assert found["outcome"] == "pass", "dropout is drawn again as it was"
+
+
+def formulas(world: World) -> dict[str, Any]:
+    cases: dict[str, Case] = {way: lambda w, way=way: Loop(w, way=way).audited() for way in WAYS}
+    return run_cases(world, cases)
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_the_right_formula_passes_and_each_wrong_one_is_named(tmp_path, world_size):
+    """Counts over the accumulation and not over ranks are a mean of means of ranks."""
+    ranks = run_ranks(formulas, world_size, tmp_path)
+    assert all(rank == ranks[0] for rank in ranks[1:]), "all ranks learn the same"
+    found = ranks[0]
+    assert found["right"]["outcomes"] == ["pass", "pass"]
+    assert min(found["right"]["power"]) > 1000
+    assert found["right"]["diagnosis"] == []
+    for way in ("mean_of_means", "mean_of_microbatch_means", "world_size_forgotten"):
+        assert found[way]["outcomes"] == ["fail", "fail"], way
+        assert found[way]["diagnosis"] == [way]
+    assert found["loss_scale_kept"]["outcome"] == "inconclusive"
+    assert found["loss_scale_kept"]["diagnosis"] == ["loss_scale_kept"]
+    assert all(one["moved"] for one in found.values())
+    assert found["right"]["seen"][0]["units"] == [
+        [audited.units_in([one]) for one in audited.window_of(rank, 0, 5 - world_size)] for rank in range(world_size)
+    ]
+
+
+def mistakes(world: World) -> dict[str, Any]:
+    return run_cases(
+        world,
+        {
+            "cleared": lambda w: audited.Cleared(w).audited(),
+            "not_cleared": lambda w: audited.NotCleared(w).audited(),
+            "never_reduced": lambda w: audited.NeverReduced(w).audited(),
+            "without_ddp": lambda w: audited.WithoutDdp(w).audited(),
+            "weights_differ": lambda w: with_other_weights(w).audited(),
+            "updated_inside": lambda w: audited.UpdatedInside(w).audited(),
+            "clipped_inside": lambda w: audited.ClippedInside(w).audited(),
+            "together": lambda w: audited.TogetherBackward(w).audited(),
+            "evaluates_with_gradients": lambda w: Evaluating(w).audited(),
+        },
+    )
+
+
+def with_other_weights(world: World) -> Loop:
+    loop = Loop(world)
+    with torch.no_grad():
+        loop.bare.outer.bias.add_(0.5 * world.rank)
+    return loop
+
+
+class Evaluating(Loop):
+    """Calls the model once more per microbatch, with gradients and without labels, to learn nothing from it."""
+
+    def before(self, index: int) -> None:
+        self.bare(torch.zeros(1, 2, dtype=torch.long))
+
+
+def test_what_is_done_to_gradients_inside_a_window_is_named(tmp_path):
+    ranks = run_ranks(mistakes, 2, tmp_path)
+    assert ranks[0] == ranks[1]
+    found = ranks[0]
+    named = {
+        "cleared": CLEARED_INSIDE,
+        "not_cleared": "gradients_not_cleared",
+        "never_reduced": "gradients_differ_between_ranks",
+        "without_ddp": "gradients_differ_between_ranks",
+        "weights_differ": "weights_differ_between_ranks",
+        "updated_inside": WEIGHTS_UPDATED_INSIDE,
+        "clipped_inside": "clipped_inside_window",
+    }
+    for case, name in named.items():
+        assert found[case]["outcome"] == "fail", found[case]["sentence"]
+        assert name in found[case]["diagnosis"], found[case]["diagnosis"]
+    assert found["cleared"]["first"] == [CLEARED_INSIDE, "last_microbatch_only"]
+    assert found["not_cleared"]["outcomes"][0] == "pass", "before the first window there is nothing to clear"
+    assert found["never_reduced"]["outcomes"] == ["fail", "fail"]
+    assert found["together"]["outcomes"] == ["pass", "pass"], found["together"]["sentence"]
+    assert found["evaluates_with_gradients"]["outcomes"] == ["pass", "pass"], found["evaluates_with_gradients"]
+
+
+def clippings(world: World) -> dict[str, Any]:
+    def by_norm(loop: Loop) -> None:
+        clip_grad_norm_(loop.bare.parameters(), 0.05)
+
+    def part(loop: Loop) -> None:
+        clip_grad_norm_(loop.bare.outer.parameters(), 0.05)
+
+    def loosely(loop: Loop) -> None:
+        clip_grad_norm_(loop.bare.parameters(), 1e6)
+
+    def by_value(loop: Loop) -> None:
+        clip_grad_value_(loop.bare.parameters(), 0.01)
+
+    def another_model(loop: Loop) -> None:
+        other = nn.Linear(2, 2)
+        other(torch.ones(1, 2)).sum().backward()
+        clip_grad_value_(other.parameters(), 0.01)
+        clip_grad_norm_(other.parameters(), 0.01)
+
+    def to_nothing(loop: Loop) -> None:
+        clip_grad_norm_(loop.bare.parameters(), 0.0)
+
+    hows = {"part": part, "loosely": loosely, "by_value": by_value, "another": another_model, "to_nothing": to_nothing}
+    found = {name: clipped(Loop(world), how).audited() for name, how in hows.items()}
+    for way in ("right", "mean_of_means", "mean_of_microbatch_means", "world_size_forgotten"):
+        found[way] = clipped(Loop(world, way=way), by_norm).audited()
+    return found | {"own": clipped(Loop(world), audited.own_clipping).audited()}
+
+
+def test_clipping_is_undone_where_it_is_seen_and_said_where_it_is_not(tmp_path):
+    found = run_ranks(clippings, 2, tmp_path)[0]
+    for case in ("right", "part", "loosely", "another"):
+        assert found[case]["outcomes"] == ["pass", "pass"], (case, found[case]["text"])
+    assert any(note.startswith("clipped from norm") for note in found["right"]["notes"])
+    assert not any("clipped" in note for case in ("loosely", "another") for note in found[case]["notes"])
+    for way in ("mean_of_means", "mean_of_microbatch_means", "world_size_forgotten"):
+        assert (found[way]["outcome"], found[way]["diagnosis"]) == ("fail", [way])
+    assert (found["own"]["outcome"], found["own"]["diagnosis"]) == ("inconclusive", ["clipped"])
+    assert "clip_grad_value_" in found["by_value"]["sentence"]
+    assert "clipped to the norm 0" in found["to_nothing"]["sentence"]
+    assert found["by_value"]["outcome"] == found["to_nothing"]["outcome"] == "inconclusive"

@@ -1,0 +1,79 @@
+"""The optimizer that steps first says which module is audited, in a script that knows nothing of it."""
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from ddp_tokens.audit.attach import Listener
+from ddp_tokens.audit.losses import loss_sum_of
+from ddp_tokens.audit.searching import Search
+from ddp_tokens.check_settings import Tolerances
+from ddp_tokens.errors import AuditError
+
+
+def search(watches, windows=2):
+    def listen(module, watched):
+        loss_sum = loss_sum_of("classification")
+        return Listener(module, None, loss_sum, windows, Tolerances(), 64, 60, watched=watched)
+
+    return Search(listen, watches)
+
+
+def data(rows=12):
+    torch.manual_seed(0)
+    return [(torch.randn(4), row % 3) for row in range(rows)]
+
+
+def test_labels_come_from_the_loaders_of_the_script_in_every_window():
+    """Another module that the script calls, and that no optimizer updates, is let go at the first update."""
+    found = search(watches=True)
+    model, other = nn.Linear(4, 3), nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with found.searching():
+        for x, _ in DataLoader(data(2), batch_size=2):
+            other(x)
+        for x, y in DataLoader(data(), batch_size=4):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+    report = found.require_found().report
+    assert [one["verdict"]["outcome"] for one in report.windows] == ["pass", "pass"]
+
+
+def interrupted(found):
+    with found.searching():
+        assert nn.Module.__call__.__module__ == DataLoader.__iter__.__module__ == Search.__module__
+        raise ZeroDivisionError
+
+
+def test_what_is_replaced_is_put_back():
+    call, iterate = nn.Module.__call__, DataLoader.__iter__
+    with pytest.raises(ZeroDivisionError):
+        interrupted(search(watches=True))
+    assert nn.Module.__call__ is call
+    assert DataLoader.__iter__ is iterate
+
+
+def test_a_script_that_calls_no_module():
+    found = search(watches=False)
+    with found.searching():
+        pass
+    with pytest.raises(AuditError) as refused:
+        found.require_found()
+    assert str(refused.value) == (
+        "nothing was audited: the script called no module that can be trained: give one that trains"
+    )
+
+
+def test_a_script_that_makes_no_update():
+    found = search(watches=True)
+    with found.searching():
+        for x, _ in DataLoader(data(2), batch_size=2):
+            nn.Linear(4, 3).requires_grad_(False)(x)
+            nn.Sequential(nn.Linear(4, 3))(x)
+    with pytest.raises(AuditError) as refused:
+        found.require_found()
+    assert str(refused.value) == (
+        "nothing was audited: the script made no update of Sequential: let it train for a window or more"
+    )
