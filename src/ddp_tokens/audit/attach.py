@@ -1,5 +1,6 @@
 """`audit`: listen to a training loop for some windows, and judge each when its optimizer is about to apply it."""
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -177,7 +178,8 @@ class Listener:
             self.recorder.is_deaf = False
         self._most = max(self._most, *found["seen"]["microbatches"])
         self._previous_units = sum(map(sum, found["seen"]["units"]))
-        self.report.windows.append(found | {"seconds": self._exchange.from_first(seconds)})
+        found["seconds"] = self._exchange.from_first(seconds)
+        self.report.windows.append(json.loads(json.dumps(found)))  # lists, as they come from other ranks
         self.report.is_main = self._exchange.rank == 0
         self._forget()
         if number == self._windows:

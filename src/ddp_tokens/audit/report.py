@@ -1,6 +1,8 @@
 """What an audit found, for a program and for a person. The same on every rank."""
 
 import logging
+import math
+import textwrap
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from ddp_tokens.errors import AuditError
 from ddp_tokens.files import write_json
 
 LOGGER = logging.getLogger(__name__)
+WIDTH = 100
 
 
 class Report:
@@ -47,10 +50,13 @@ class Report:
         if self.outcome == INCONCLUSIVE:
             return f"inconclusive: window {number}: {verdict['criterion'].split('; ', 1)[-1]}"
         parameter = verdict["observed"]["parameter"]
-        where = f"window {number}" + (f", parameter {parameter}" if parameter else "")
+        where = f"window {number}, parameter {parameter}" if parameter else f"window {number}"
+        what = f"{_size(verdict)} in {where}"
+        if _ratio(verdict) <= 1:
+            what = f"the gradient is within its tolerance, and yet in window {number}"
         named = " or ".join(verdict["diagnosis"]) or "no known mistake explains it"
         meaning = meaning_of(verdict["diagnosis"])
-        return f"fail: {_size(verdict)} in {where}: {named}{f' ({meaning})' if meaning else ''}"
+        return f"fail: {what}: {named}{f' ({meaning})' if meaning else ''}"
 
     def document(self) -> dict[str, Any]:
         return {
@@ -61,12 +67,13 @@ class Report:
         }
 
     def text(self) -> str:
+        """For a person: lines of up to WIDTH columns, but for longer words."""
         lines = [self.sentence]
         for one in self.windows:
             lines += ["", *_told(one)]
         if len(self.windows) < self._asked:
             lines += ["", f"{len(self.windows)} of {self._asked} windows were audited: the loop made no more updates"]
-        return "\n".join(lines)
+        return "\n".join(map(_wrapped, lines))
 
     def save(self, path: Path | str) -> None:
         """document() as JSON, by rank 0."""
@@ -81,11 +88,26 @@ class Report:
             LOGGER.warning("the audit is %s", self.sentence)
 
 
+def _ratio(verdict: Mapping[str, Any]) -> float:
+    """The error in tolerances; infinite where there is no such number."""
+    error, tolerance = verdict["observed"]["error"], verdict["observed"]["tolerance"]
+    return error / tolerance if isinstance(error, float) and tolerance else math.inf
+
+
 def _size(verdict: Mapping[str, Any]) -> str:
-    observed = verdict["observed"]
-    if not isinstance(observed["error"], float) or not observed["tolerance"]:
-        return "the gradient is another one"
-    return f"the gradient is off by {observed['error'] / observed['tolerance']:,.3g} tolerances"
+    ratio = _ratio(verdict)
+    if math.isfinite(ratio):
+        return f"the gradient is off by {f'{ratio:,.0f}' if ratio >= 100 else f'{ratio:.3g}'} tolerances"
+    is_finite = not isinstance(verdict["observed"]["error"], str)
+    return "the gradient is another one" if is_finite else "the gradient is not finite"
+
+
+def _wrapped(line: str) -> str:
+    """What continues a line stands further in."""
+    indent = " " * (len(line) - len(line.lstrip()) + 2)
+    return "\n".join(
+        textwrap.wrap(line, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    )
 
 
 def _told(one: Mapping[str, Any]) -> list[str]:
@@ -107,7 +129,8 @@ def _told(one: Mapping[str, Any]) -> list[str]:
         lines.append(f"  the nearest wrong formula, {observed['nearest_formula']}, would be {power} tolerances away")
     if verdict["diagnosis"]:
         residual = f", residual {observed['residual']:.2g}" if isinstance(observed.get("residual"), float) else ""
-        lines.append(f"  it is {' or '.join(verdict['diagnosis'])}{residual}: {meaning_of(verdict['diagnosis'])}")
+        meaning = meaning_of(verdict["diagnosis"])
+        lines.append(f"  it is {' or '.join(verdict['diagnosis'])}{residual}{f': {meaning}' if meaning else ''}")
     lines.append(f"  judged by: {verdict['criterion']}")
     lines += [f"  note: {note}" for note in one["notes"]]
     lines.append(f"  the window took {seconds['window']:.2f} s, its audit {seconds['audit']:.2f} s")

@@ -1,5 +1,6 @@
 """Other parameters and buffers in a module for the length of a block: forward and backward, and nothing of it stays."""
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -11,6 +12,7 @@ OF_DISTRIBUTED = "torch.distributed"
 OF_MODULES = frozenset(nn.Module().__dict__)
 # Parts that do more than what they wrap, with other ranks or with a compiler.
 LOOKED_THROUGH = {"DistributedDataParallel": "module", "OptimizedModule": "_orig_mod"}
+STORES = (dict, list, set, deque)  # hooks, parts, parameters and buffers among them
 
 Change = Callable[[torch.Tensor], torch.Tensor]
 
@@ -20,14 +22,14 @@ def swapped(module: nn.Module, instead: Mapping[int, torch.Tensor], change: Chan
     """`instead`: by id of a parameter or buffer. One that has several names is replaced under each of them. `change`:
     what becomes of other tensors that are attributes, or in a list, tuple or dict that is one.
 
-    Attributes that forward sets are put back as well, such as a counter or a cache. Backward must be inside: gradient
-    checkpointing calls forward again there.
+    Attributes that forward sets are put back as well, such as a counter or a cache, and what is in them. Backward must
+    be inside: gradient checkpointing calls forward again there.
     """
     undo: list[Callable[[], None]] = []
     try:
         for part in module.modules():
-            stores = (part._parameters, part._buffers, part._forward_pre_hooks, part._forward_hooks, part.__dict__)
-            undo += [_kept(store) for store in stores]
+            undo += [_kept(store) for store in part.__dict__.values() if isinstance(store, STORES)]
+            undo.append(_kept(part.__dict__))
             for store in (part._parameters, part._buffers):
                 for name, tensor in store.items():
                     if tensor is not None and id(tensor) in instead:
@@ -48,12 +50,15 @@ def swapped(module: nn.Module, instead: Mapping[int, torch.Tensor], change: Chan
             step()
 
 
-def _kept(store: dict[Any, Any]) -> Callable[[], None]:
-    before = dict(store)
+def _kept(store: Any) -> Callable[[], None]:
+    before = dict(store) if isinstance(store, dict) else list(store)
 
     def put_back() -> None:
         store.clear()
-        store.update(before)
+        if isinstance(store, dict | set):
+            store.update(before)
+        else:
+            store.extend(before)
 
     return put_back
 
