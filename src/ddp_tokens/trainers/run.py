@@ -53,10 +53,9 @@ def run(case: Case, results: Path, output: Path, examples: Path = EXAMPLES) -> N
         return
     output.unlink(missing_ok=True)  # what an earlier call left is no result of this one
     command = command_of(case, results, output, examples)
-    with tempfile.TemporaryFile("w+", errors="replace") as said:
-        code = _ended(command, said.fileno())
-        said.seek(0)
-        lines = said.read().splitlines()
+    with tempfile.TemporaryDirectory(prefix="ddp-tokens-") as folder, open(Path(folder) / "said", "wb") as said:
+        code = _ended(command, said.fileno(), folder)
+        lines = (Path(folder) / "said").read_text(errors="replace").splitlines()
     if code == 0 and output.is_file():
         return
     sys.stderr.writelines(f"{line}\n" for line in last_lines(lines))
@@ -88,9 +87,11 @@ def last_lines(lines: Sequence[str]) -> list[str]:
     return [line for line in (lines[:end] or lines) if line.strip()][-SHOWN_LINES:]
 
 
-def _ended(command: Sequence[str], said: int) -> int | None:
-    """The exit code; None where the time was over. The ranks end with this process, which they take for Snakemake."""
-    environment = dict(os.environ) | ENVIRONMENT
+def _ended(command: Sequence[str], said: int, folder: str) -> int | None:
+    """The exit code; None where the time was over. The ranks end with this process, which they take for Snakemake.
+    `folder`: for temporary files, which torchrun and trainers would leave behind.
+    """
+    environment = dict(os.environ) | ENVIRONMENT | {"TMPDIR": folder}
     sign_as(SNAKEMAKE, environment)
     try:
         return subprocess.run(

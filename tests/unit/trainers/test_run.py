@@ -3,6 +3,7 @@
 import json
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -43,6 +44,13 @@ def test_a_case_is_started_by_torchrun_on_two_ranks(tmp_path):
 def test_what_the_script_writes_is_the_result(monkeypatch, tmp_path):
     body = "json.dump([own.setting, own.results, os.environ['OMP_NUM_THREADS']], open(own.output, 'w'))"
     assert started(monkeypatch, tmp_path, body) == ["global_count", str(tmp_path / "minimum"), "1"]
+
+
+def test_temporary_files_of_a_script_are_not_left_behind(monkeypatch, tmp_path):
+    body = "import tempfile\njson.dump(tempfile.mkdtemp(), open(own.output, 'w'))"
+    left = Path(started(monkeypatch, tmp_path, body))
+    assert left.parent.name.startswith("ddp-tokens-")
+    assert not left.parent.exists()
 
 
 def test_a_script_that_fails_makes_the_runner_fail_and_its_last_lines_are_shown(monkeypatch, tmp_path, capsys):
