@@ -19,7 +19,7 @@ from torch.utils.checkpoint import CheckpointFunction
 
 from ddp_tokens.audit.doubling import require_sum
 from ddp_tokens.audit.inputs import batch_of, rows_of
-from ddp_tokens.audit.losses import LossSum
+from ddp_tokens.audit.losses import LossSum, evaluated
 from ddp_tokens.audit.packing import Tree, pack, unpack
 from ddp_tokens.audit.sketch import sketch
 from ddp_tokens.audit.watched import Watched
@@ -210,34 +210,6 @@ def _noted(one: Microbatch) -> Iterator[None]:
         one.problem = str(error)
     except Exception as error:
         one.problem = f"a microbatch cannot be recorded: {type(error).__name__}: {error}"
-
-
-def evaluated(loss_sum: LossSum, outputs: Any, batch: Any) -> tuple[float, int]:
-    total, units = summed(loss_sum, outputs, batch)
-    return float(total.detach().double()), units
-
-
-def summed(loss_sum: LossSum, outputs: Any, batch: Any) -> tuple[torch.Tensor, int]:
-    """Raises AuditError where `loss_sum` fails, or returns something else than a scalar tensor and a whole number."""
-    name = getattr(loss_sum, "__name__", type(loss_sum).__name__)
-    try:
-        total, units = loss_sum(outputs, batch)
-    except AuditError:
-        raise
-    except Exception as error:
-        held = sorted(map(str, batch)) if isinstance(batch, dict) else type(batch).__name__
-        raise AuditError(
-            f"loss_sum {name} fails on what the module returned, a {type(outputs).__name__}, and the batch, {held}: "
-            f"{type(error).__name__}: {error}"
-        ) from error
-    is_scalar = isinstance(total, torch.Tensor) and total.numel() == 1
-    number = float(units) if isinstance(units, int | float | torch.Tensor) else -1.0
-    if not is_scalar or number < 0 or number != int(number):
-        raise AuditError(
-            f"loss_sum {name} returns a {type(total).__name__} and {units!r}: let it return the sum of the losses, a "
-            "scalar tensor, and how many supervised units it is the sum of"
-        )
-    return total.reshape(()), int(number)
 
 
 def _differentiable(value: Any, seen: set[int]) -> list[torch.Tensor]:

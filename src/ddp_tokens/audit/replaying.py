@@ -14,9 +14,9 @@ import torch
 from torch import nn
 
 from ddp_tokens.audit.inputs import batch_of
-from ddp_tokens.audit.losses import LossSum
+from ddp_tokens.audit.losses import LossSum, summed
 from ddp_tokens.audit.packing import Tree, unpack
-from ddp_tokens.audit.recording import local, summed
+from ddp_tokens.audit.recording import local
 from ddp_tokens.audit.sketch import sketch
 from ddp_tokens.audit.swapping import Change, swapped
 from ddp_tokens.audit.widening import Widening
