@@ -18,6 +18,7 @@ from ddp_tokens.audit.wrappers import is_sharded
 from ddp_tokens.generators import Generators
 
 PRIME = 2**61 - 1
+PIECE = 2**16  # what stays in a core's cache
 WHOLE_NUMBERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 TOLD = (
     "loss_sum",
@@ -57,9 +58,16 @@ def told(
         "clippings": clippings,
         "doubts": _doubts(recorder, between, sharded),
         "without_backward": left_out,
-        "notes": [f"{left_out} forwards without a backward were left out"] if left_out else [],
+        "notes": _notes(left_out),
         "bytes": len(message),
     }
+
+
+def _notes(left_out: int) -> list[str]:
+    if not left_out:
+        return []
+    forwards = "1 forward" if left_out == 1 else f"{left_out} forwards"
+    return [f"{forwards} without a backward {'was' if left_out == 1 else 'were'} left out"]
 
 
 def message_of(ones: Sequence[Microbatch]) -> bytes:
@@ -93,13 +101,17 @@ def recorded_in(message: bytes) -> list[Recorded]:
 
 
 def fingerprint(tensors: Sequence[torch.Tensor]) -> int:
-    """The same for the same bits; for others, but by chance, another one. No copy is made."""
+    """The same for the same bits; for others, or the same in other places, but by chance, another one. Only a piece of
+    them is copied at a time.
+    """
     total = 0
     for tensor in tensors:
         values = local(tensor.detach()).contiguous().reshape(-1)
         values = torch.view_as_real(values).reshape(-1) if values.is_complex() else values
-        of_tensor = int(values.view(WHOLE_NUMBERS[values.element_size()]).sum(dtype=torch.int64))
-        total = (total * 31 + of_tensor) % PRIME
+        whole = values.view(WHOLE_NUMBERS[values.element_size()])
+        weights = torch.arange(1, 2 * min(PIECE, len(whole)) + 1, 2, device=whole.device)
+        for piece in whole.split(PIECE):
+            total = (total * 31 + int((piece * weights[: len(piece)]).sum())) % PRIME
     return total
 
 

@@ -9,6 +9,7 @@ from collections import UserDict, namedtuple
 from dataclasses import dataclass
 from types import SimpleNamespace
 
+import numpy
 import pytest
 import torch
 from torch.nn import functional
@@ -18,9 +19,11 @@ from ddp_tokens.audit.losses import (
     NAMED,
     causal_lm,
     classification,
+    evaluated,
     labels_in,
     logits_in,
     loss_sum_of,
+    summed,
     token_classification,
 )
 from ddp_tokens.errors import AuditError
@@ -31,7 +34,7 @@ HALF = [LOG(1 / 2), LOG(1 / 2)]
 LOGITS = torch.tensor([[QUARTER, HALF, QUARTER], [HALF, QUARTER, QUARTER]], dtype=torch.float64)
 
 
-def summed(found):
+def values(found):
     total, units = found
     return float(total), units
 
@@ -46,13 +49,13 @@ def test_causal_lm_shifts_labels_by_one():
     """
     labels = torch.tensor([[1, 0, 1], [0, 1, 0]])
     expected = (LOG(4) + LOG(2)) + (LOG(2) + LOG(4))
-    assert summed(causal_lm(LOGITS, {"labels": labels})) == (approx(expected), 4)
+    assert values(causal_lm(LOGITS, {"labels": labels})) == (approx(expected), 4)
 
 
 def test_causal_lm_leaves_out_what_is_ignored():
     """-100 at position 1 of row 0 takes its first prediction away; at position 0 it takes nothing away."""
     labels = torch.tensor([[1, IGNORED, 1], [IGNORED, 1, 0]])
-    assert summed(causal_lm(LOGITS, {"labels": labels})) == (approx(LOG(2) + LOG(2) + LOG(4)), 3)
+    assert values(causal_lm(LOGITS, {"labels": labels})) == (approx(LOG(2) + LOG(2) + LOG(4)), 3)
 
 
 def test_causal_lm_is_what_hugging_face_computes():
@@ -75,28 +78,28 @@ def test_causal_lm_takes_tokens_for_labels_where_there_are_none():
     tokens = torch.tensor([[1, 0, 1], [0, 1, 0]])
     mask = torch.tensor([[1, 1, 1], [1, 1, 0]])
     without = causal_lm(LOGITS, {"input_ids": tokens})
-    assert summed(without) == (approx(2 * LOG(4) + 2 * LOG(2)), 4)
+    assert values(without) == (approx(2 * LOG(4) + 2 * LOG(2)), 4)
     masked = causal_lm(LOGITS, {"input_ids": tokens, "attention_mask": mask})
-    assert summed(masked) == (approx(LOG(4) + LOG(2) + LOG(2)), 3)
+    assert values(masked) == (approx(LOG(4) + LOG(2) + LOG(2)), 3)
     assert tokens.tolist() == [[1, 0, 1], [0, 1, 0]]
 
 
 def test_token_classification_predicts_each_position():
     labels = torch.tensor([[0, 1, IGNORED], [IGNORED, IGNORED, 1]])
     expected = LOG(4) + LOG(2) + LOG(4 / 3)
-    assert summed(token_classification(LOGITS, {"labels": labels})) == (approx(expected), 3)
+    assert values(token_classification(LOGITS, {"labels": labels})) == (approx(expected), 3)
 
 
 def test_classification_predicts_each_row():
     labels = torch.tensor([0, IGNORED, 1])
-    assert summed(classification(LOGITS[0], {"labels": labels})) == (approx(LOG(4) + LOG(4 / 3)), 2)
+    assert values(classification(LOGITS[0], {"labels": labels})) == (approx(LOG(4) + LOG(4 / 3)), 2)
 
 
 @pytest.mark.parametrize("loss", NAMED.values(), ids=NAMED)
 def test_nothing_supervised_is_a_sum_of_zero(loss):
     logits = LOGITS[0] if loss is classification else LOGITS
     labels = torch.full(logits.shape[:-1], IGNORED)
-    assert summed(loss(logits, {"labels": labels})) == (0.0, 0)
+    assert values(loss(logits, {"labels": labels})) == (0.0, 0)
 
 
 @pytest.mark.parametrize("loss", NAMED.values(), ids=NAMED)
@@ -237,3 +240,75 @@ def test_what_cannot_be_called_is_refused():
         "loss_sum is a int: pass a function of outputs and batch that returns the sum of the losses of the supervised "
         "units and their number, or one of causal-lm, token-classification, classification"
     )
+
+
+SUM = torch.tensor(2.5, dtype=torch.bfloat16)
+
+
+@pytest.mark.parametrize(
+    "units", [3, 3.0, torch.tensor(3), torch.tensor([3]), torch.tensor(3.0), numpy.int64(3), numpy.float32(3)], ids=repr
+)
+def test_units_of_any_kind(units):
+    assert evaluated(lambda outputs, batch: (SUM, units), None, None) == (2.5, 3)
+
+
+@pytest.mark.parametrize("total", [torch.tensor(2.5), torch.tensor([2.5]), torch.tensor([[2.5]], requires_grad=True)])
+def test_sums_of_one_value(total):
+    found, units = summed(lambda outputs, batch: [total, 1], None, None)
+    assert (found.shape, float(found.detach()), units) == ((), 2.5, 1)
+    assert found.requires_grad == total.requires_grad
+
+
+@pytest.mark.parametrize(
+    ("total", "units", "kind"),
+    [
+        (2.5, 3, "float"),
+        (torch.ones(2), 3, "Tensor"),
+        (torch.ones(0), 3, "Tensor"),
+        (SUM, -1, "Tensor"),
+        (SUM, 2.5, "Tensor"),
+        (SUM, None, "Tensor"),
+        (SUM, "3", "Tensor"),
+        (SUM, float("nan"), "Tensor"),
+        (SUM, float("inf"), "Tensor"),
+        (SUM, torch.tensor([1, 2]), "Tensor"),
+        (SUM, torch.tensor(float("nan")), "Tensor"),
+    ],
+    ids=str,
+)
+def test_what_is_no_sum_and_number(total, units, kind):
+    def returning(outputs, batch):
+        return total, units
+
+    with pytest.raises(AuditError) as refused:
+        summed(returning, None, None)
+    assert str(refused.value) == (
+        f"loss_sum returning returns a {kind} and {units!r}: let it return the sum of the losses, a scalar tensor, and "
+        "how many supervised units it is the sum of"
+    )
+
+
+def test_a_loss_that_fails_is_named_with_what_it_was_given():
+    def failing(outputs, batch):
+        return batch["labels"]
+
+    with pytest.raises(AuditError) as refused:
+        summed(failing, (), {"b": 1, "a": 2})
+    assert str(refused.value) == (
+        "loss_sum failing fails on what the module returned, a tuple, and the batch, ['a', 'b']: KeyError: 'labels'"
+    )
+    with pytest.raises(AuditError, match=r"and the batch, list: TypeError"):
+        summed(failing, (), [])
+
+
+def test_a_loss_that_returns_one_value_only():
+    with pytest.raises(AuditError, match=r"loss_sum <lambda> fails on .*: TypeError: iteration over a 0-d tensor"):
+        summed(lambda outputs, batch: SUM, None, {})
+
+
+def test_what_a_named_loss_says_stands_as_it_is():
+    def saying(outputs, batch):
+        raise AuditError("so it is")
+
+    with pytest.raises(AuditError, match=r"^so it is$"):
+        summed(saying, None, None)
