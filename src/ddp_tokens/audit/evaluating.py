@@ -1,6 +1,5 @@
 """What a loss_sum returns, checked."""
 
-import math
 from typing import Any
 
 import torch
@@ -40,11 +39,15 @@ def summed(loss_sum: LossSum, outputs: Any, batch: Any) -> tuple[torch.Tensor, i
     return total.reshape(()), number
 
 
-def _whole_number(value: Any) -> int | None:
-    """Of an int, a float or a tensor of one."""
-    is_one = isinstance(value, int | float) or (isinstance(value, torch.Tensor) and value.numel() == 1)
-    number = float(value) if is_one else -1.0
-    return int(number) if math.isfinite(number) and number >= 0 and number == int(number) else None
+def _whole_number(units: Any) -> int | None:
+    """A number of units, of Python, numpy or torch; None for anything else."""
+    if isinstance(units, str):
+        return None
+    try:
+        number = float(units)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    return int(number) if number >= 0 and number.is_integer() else None
 
 
 def _kind(value: Any) -> str:

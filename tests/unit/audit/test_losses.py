@@ -14,16 +14,15 @@ import pytest
 import torch
 from torch.nn import functional
 
+from ddp_tokens.audit.evaluating import evaluated, summed
 from ddp_tokens.audit.losses import (
     IGNORED,
     NAMED,
     causal_lm,
     classification,
-    evaluated,
     labels_in,
     logits_in,
     loss_sum_of,
-    summed,
     token_classification,
 )
 from ddp_tokens.errors import AuditError
