@@ -259,31 +259,31 @@ def test_sums_of_one_value(total):
 
 
 @pytest.mark.parametrize(
-    ("total", "units", "kind"),
+    ("total", "units", "said"),
     [
-        (2.5, 3, "float"),
-        (torch.ones(2), 3, "Tensor"),
-        (torch.ones(0), 3, "Tensor"),
-        (SUM, -1, "Tensor"),
-        (SUM, 2.5, "Tensor"),
-        (SUM, None, "Tensor"),
-        (SUM, "3", "Tensor"),
-        (SUM, float("nan"), "Tensor"),
-        (SUM, float("inf"), "Tensor"),
-        (SUM, torch.tensor([1, 2]), "Tensor"),
-        (SUM, torch.tensor(float("nan")), "Tensor"),
+        (2.5, 3, "a float and 3"),
+        (torch.ones(2), 3, "a Tensor of shape (2,) and 3"),
+        (torch.ones(0), 3, "a Tensor of shape (0,) and 3"),
+        (SUM, -1, "a Tensor of shape () and -1"),
+        (SUM, 2.5, "a Tensor of shape () and 2.5"),
+        (SUM, None, "a Tensor of shape () and no number"),
+        (SUM, "3", "a Tensor of shape () and a str"),
+        (SUM, float("nan"), "a Tensor of shape () and nan"),
+        (SUM, float("inf"), "a Tensor of shape () and inf"),
+        (SUM, torch.tensor([1, 2]), "a Tensor of shape () and a Tensor"),
+        (SUM, torch.tensor(float("nan")), "a Tensor of shape () and a Tensor"),
     ],
     ids=str,
 )
-def test_what_is_no_sum_and_number(total, units, kind):
+def test_what_is_no_sum_and_number(total, units, said):
     def returning(outputs, batch):
         return total, units
 
     with pytest.raises(AuditError) as refused:
         summed(returning, None, None)
     assert str(refused.value) == (
-        f"loss_sum returning returns a {kind} and {units!r}: let it return the sum of the losses, a scalar tensor, and "
-        "how many supervised units it is the sum of"
+        f"loss_sum returning returns {said}: let it return the sum of the losses, a scalar tensor, and how many "
+        "supervised units it is the sum of"
     )
 
 
@@ -301,7 +301,7 @@ def test_a_loss_that_fails_is_named_with_what_it_was_given():
 
 
 def test_a_loss_that_returns_one_value_only():
-    with pytest.raises(AuditError, match=r"loss_sum <lambda> fails on .*: TypeError: iteration over a 0-d tensor"):
+    with pytest.raises(AuditError, match=r"loss_sum <lambda> returns a Tensor of shape \(\) and no number: let it"):
         summed(lambda outputs, batch: SUM, None, {})
 
 
