@@ -3,10 +3,12 @@
 # make test-containers   builds the image and runs its services (root, podman; see CONTRIBUTING.md)
 # make check    format, lint and types       make fix   repair what can be repaired
 # make docs     config/README.md             make lock  the locks and environment.yaml in envs/
+# make trainers installs the trainers that `snakemake audit` compares, beside the rest (see envs/trainers.lock)
 
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
+TRAINERS := .venv/trainers
 PATHS := src tests workflow_scripts envs benchmarks examples
 SNAKEFILES := Snakefile rules
 # Only when all of it is there: an error in a setting leaves the file as it is.
@@ -19,7 +21,7 @@ endif
 
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: all test test-hosts test-containers check fix docs lock
+.PHONY: all test test-hosts test-containers check fix docs lock trainers
 .DELETE_ON_ERROR:
 
 all: $(INSTALLED)
@@ -54,6 +56,13 @@ docs: $(INSTALLED)
 
 lock: $(INSTALLED)
 	python envs/lock.py
+
+trainers: $(TRAINERS)
+
+# What these need of the other lock is there, in the versions of that: so nothing of it is touched.
+$(TRAINERS): envs/trainers.lock $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --no-deps --requirement envs/trainers.lock
+	@touch $@
 
 $(INSTALLED): envs/requirements.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version)'

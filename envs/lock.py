@@ -1,9 +1,10 @@
-"""Write requirements.lock, environment.yaml and slurm.lock from the ranges in pyproject.toml. Run it by `make lock`.
+"""Write the locks and environment.yaml from the ranges in pyproject.toml. Run it by `make lock`.
 
 pip resolves the whole set, from nothing, with the pins below. The lock names no build of torch (no "+cpu") and none of
 the packages that only torch's CUDA build needs, since torch pins those itself: one lock serves CPU and GPU machines.
 slurm.lock holds what the extra `slurm` needs besides, in versions that fit. Who has no SLURM does without: its plugin
-asks the cluster whenever Snakemake starts.
+asks the cluster whenever Snakemake starts. trainers.lock is as that, for the extra `trainers`, which `make trainers`
+installs.
 """
 
 import json
@@ -16,6 +17,7 @@ from pathlib import Path
 ENVS = Path(__file__).parent
 PROJECT = ENVS.parent
 PINS = {"torch": "2.13.0"}
+BESIDE = ("slurm", "trainers")  # extras with a lock of their own, which is installed beside the other
 ONLY_ON_GPU_BUILDS = re.compile(r"^(nvidia-|cuda-|triton$)")
 HEADER = "# Made by `make lock` from pyproject.toml; edit that instead.\n"
 CONDA = """\
@@ -51,8 +53,9 @@ def main() -> None:
     pins = [f"{name}=={version}" for name, version in PINS.items()]
     versions = resolve([*direct, *project["build-system"]["requires"], *pins])
     write_lock("requirements.lock", versions)
-    with_slurm = resolve([*extras["slurm"], "--constraint", str(ENVS / "requirements.lock")])
-    write_lock("slurm.lock", {name: version for name, version in with_slurm.items() if name not in versions})
+    for extra in BESIDE:
+        with_extra = resolve([*extras[extra], "--constraint", str(ENVS / "requirements.lock")])
+        write_lock(f"{extra}.lock", {name: version for name, version in with_extra.items() if name not in versions})
     names = sorted(re.split(r"[<>=! ]", requirement)[0].lower() for requirement in direct)
     packages = "".join(f"      - {name}=={versions[name]}\n" for name in names)
     (ENVS / "environment.yaml").write_text(HEADER + CONDA + packages)

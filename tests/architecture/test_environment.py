@@ -10,6 +10,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from ddp_tokens.steps import PROJECT_ROOT
+from ddp_tokens.trainers.cases import CASES
 
 
 def pins(lines):
@@ -50,6 +51,30 @@ def test_the_lock_of_slurm_adds_its_plugin_and_changes_nothing():
     assert requirement.specifier.contains(slurm[requirement.name])
     assert not set(slurm) & set(LOCK)
     assert "slurm.lock" not in (PROJECT_ROOT / "Makefile").read_text()
+
+
+def test_the_lock_of_trainers_adds_them_and_changes_nothing():
+    """It is installed beside the other one, by `make trainers` and no other target."""
+    trainers = pins((PROJECT_ROOT / "envs" / "trainers.lock").read_text().splitlines())
+    requirements = [Requirement(text) for text in PROJECT["optional-dependencies"]["trainers"]]
+    assert [each.name for each in requirements if not each.specifier.contains(trainers[each.name])] == []
+    assert len(requirements) == 4
+    assert not set(trainers) & set(LOCK)
+    assert [name for name in trainers if re.match(r"torch$|nvidia-|cuda-|triton$", name)] == []
+    makefile = (PROJECT_ROOT / "Makefile").read_text()
+    assert re.findall(r"^\t.*trainers\.lock$", makefile, re.MULTILINE) == [
+        "\t$(BIN)/python -m pip install --quiet --no-deps --requirement envs/trainers.lock"
+    ]
+    assert [line for line in makefile.splitlines() if "$(TRAINERS)" in line] == [
+        "trainers: $(TRAINERS)",
+        "$(TRAINERS): envs/trainers.lock $(INSTALLED)",
+    ]
+
+
+def test_every_audited_package_is_in_a_lock():
+    """What the table of trainers says to install is what `make trainers` installs."""
+    trainers = pins((PROJECT_ROOT / "envs" / "trainers.lock").read_text().splitlines())
+    assert {case.package for case in CASES} - set(trainers) == {"torch"}
 
 
 def test_conda_takes_a_python_that_the_project_supports():

@@ -277,6 +277,8 @@ WITHOUT_TORCH = [
     "ddp_tokens.controls.table",
     "ddp_tokens.controls.page",
     "ddp_tokens.controls.figure",
+    "ddp_tokens.trainers.cases",
+    "ddp_tokens.trainers.run",
     *(name for name in modules() if room_of(name) == "archive"),
     *(name for name in modules() if room_of(name) == "trainers" and name != "ddp_tokens.trainers.windows"),
     *(name for name in modules() if room_of(name) == "checks"),

@@ -14,6 +14,7 @@ from ddp_tokens.checks.window import CLEARED_INSIDE, WEIGHTS_UPDATED_INSIDE
 from ddp_tokens.world import World
 from tests.distributed import audited
 from tests.distributed.audited import WAYS, Case, Loop, Words, clipped, digest_of, loss_sum, run_cases
+from tests.distributed.audited_models import MakesTensors
 from tests.distributed.ranks import run_ranks
 
 
@@ -33,6 +34,16 @@ class ManyStates(Loop):
         numpy.random.normal()
 
 
+def kept_by(world: World, listen: bool) -> tuple[list[int], list[float]]:
+    """What a forward keeps in the module besides: a list, and a tensor that is no buffer."""
+    loop = Loop(world, MakesTensors)
+    if listen:
+        loop.audited(count=1)
+    else:
+        loop.windows(2)
+    return loop.bare.history, loop.bare.scale.tolist()
+
+
 def digests(world: World, adam: bool) -> dict[str, Any]:
     plain = ManyStates(world, adam)
     before = audited.values_of(plain.bare)
@@ -43,6 +54,8 @@ def digests(world: World, adam: bool) -> dict[str, Any]:
     return {
         "plain": digest_of(plain),
         "listened": digest_of(listened),
+        "kept": kept_by(world, listen=False),
+        "kept while listened": kept_by(world, listen=True),
         "moved": before != audited.values_of(listened.bare),
         "windows": len(report.windows),
         "outcome": report.outcome,
@@ -52,9 +65,11 @@ def digests(world: World, adam: bool) -> dict[str, Any]:
 @pytest.mark.parametrize("world_size", [2, 3])
 @pytest.mark.parametrize("adam", [False, True])
 def test_an_audited_run_ends_in_the_bits_of_one_that_is_not(tmp_path, world_size, adam):
-    """Parameters, buffers, the optimizer's state, and the generators of torch, numpy and Python, on every rank."""
+    """Parameters, buffers, the optimizer's state, the generators of torch, numpy and Python, and other attributes."""
     for found in run_ranks(digests, world_size, tmp_path, adam):
         assert found["listened"] == found["plain"]
+        assert found["kept while listened"] == found["kept"]
+        assert len(found["kept"][0]) >= 4
         assert found["moved"]
         assert found["windows"] == 3
         assert found["outcome"] == "pass", "dropout is drawn again as it was"

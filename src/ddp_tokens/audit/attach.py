@@ -18,7 +18,7 @@ from ddp_tokens.audit.recording import Recorder
 from ddp_tokens.audit.report import Report
 from ddp_tokens.audit.watched import Watched
 from ddp_tokens.audit.window import RankWindow, audited
-from ddp_tokens.audit.wrappers import hooked, innermost, torch_optimizer
+from ddp_tokens.audit.wrappers import communication_hooks, hooked, innermost, torch_optimizer
 from ddp_tokens.check_settings import Tolerances
 from ddp_tokens.errors import AuditError
 
@@ -77,6 +77,7 @@ class Listener:
         self.report = Report(self._watch, windows)
         self._loss_sum = loss_sum_of(loss_sum)
         self._windows, self._tolerances = windows, tolerances
+        self._model = model
         self._after_last = after_last
         self._exchange = Exchange(timeout_s)
         self._watched = watched or Watched()
@@ -171,6 +172,7 @@ class Listener:
                 tolerances=self._tolerances,
                 accumulation=self._most,
                 previous_units=self._previous_units,
+                communication_hooks=communication_hooks(self._model),
             )
             found = audited(window, self._exchange)
             seconds = {"window": began - self.recorder.began, "audit": time.perf_counter() - began}

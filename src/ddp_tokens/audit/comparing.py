@@ -19,6 +19,7 @@ class Comparison:
 
     def __init__(self, exact: Replayed, native: Gradients, denominator: int) -> None:
         self._exact, self._native, self._denominator = exact, native, denominator
+        self.narrow = sorted(exact.narrow)
         self.reference: dict[str, float] = {}
         self.errors: dict[str, float] = {}
         self.rounding: dict[str, float] = {}

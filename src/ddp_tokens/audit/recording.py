@@ -18,12 +18,13 @@ from torch.autograd.graph import register_multi_grad_hook
 from torch.utils.checkpoint import CheckpointFunction
 
 from ddp_tokens.audit.doubling import require_sum
+from ddp_tokens.audit.evaluating import evaluated
 from ddp_tokens.audit.inputs import batch_of, rows_of
 from ddp_tokens.audit.losses import LossSum, evaluated
 from ddp_tokens.audit.packing import Tree, pack, unpack
 from ddp_tokens.audit.sketch import sketch
 from ddp_tokens.audit.watched import Watched
-from ddp_tokens.audit.wrappers import is_sharded
+from ddp_tokens.audit.wrappers import is_sharded, sharded_dtype
 from ddp_tokens.errors import AuditError
 from ddp_tokens.generators import Generators, read_generators, restore_generators
 
@@ -74,7 +75,7 @@ class Recorder:
         limit_mib: int,
         counter: Callable[[], int],
     ) -> None:
-        self.module = module
+        self.module, self.called = module, called
         self.microbatches: list[Microbatch] = []
         self.is_deaf = False
         self.has_run = False
@@ -142,7 +143,7 @@ class Recorder:
             tree=None,
             tensors=[],
             generators=read_generators(str(device)),
-            autocast=torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None,
+            autocast=_autocast(self.module, device),
             versions=self.versions(),
             gradients_due=any(before.units and before.has_backward for before in self.microbatches),
             gradients_there=_any_gradient(parameters),
@@ -200,6 +201,13 @@ class Recorder:
         differentiable = _differentiable(outputs, set())
         if differentiable:
             register_multi_grad_hook(differentiable, reached, mode="any")
+
+
+def _autocast(module: nn.Module, device: torch.device) -> torch.dtype | None:
+    """What fully_shard casts parameters to rounds about as autocast does."""
+    if torch.is_autocast_enabled(device.type):
+        return torch.get_autocast_dtype(device.type)
+    return sharded_dtype(module)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ddp_tokens.audit.evaluating import summed
 from ddp_tokens.audit.inputs import batch_of
 from ddp_tokens.audit.losses import LossSum, summed
 from ddp_tokens.audit.packing import Tree, unpack
@@ -57,11 +58,14 @@ class Window:
 
 @dataclass(frozen=True)
 class Replayed:
-    """`sums`: (rank, microbatch) -> loss sum. `gradients`: by name, of the sum of all. `parts`: sketches of each."""
+    """`sums`: (rank, microbatch) -> loss sum. `gradients`: by name, of the sum of all. `parts`: sketches of each.
+    `narrow`: functions that were not computed in float64.
+    """
 
     sums: dict[tuple[int, int], float]
     gradients: Gradients
     parts: Parts
+    narrow: frozenset[str] = frozenset()
 
 
 def in_float64(window: Window) -> Replayed:
@@ -78,7 +82,7 @@ def in_float64(window: Window) -> Replayed:
             after = {name: sketch(gradient) for name, gradient in _gradients(window, instead).items()}
             parts[place] = {name: (after[name] - before.get(name, 0.0)).numpy() for name in after}
             before = after
-    return Replayed(sums, _gradients(window, instead), parts)
+    return Replayed(sums, _gradients(window, instead), parts, frozenset(widening.narrow))
 
 
 def in_training_dtype(window: Window, denominator: int) -> Replayed:

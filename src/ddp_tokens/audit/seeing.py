@@ -115,6 +115,8 @@ def _at_least(counts: Counts, units: Counts) -> Counts:
 
 def _reductions(of_rank: Mapping[str, Any]) -> list[int | None]:
     ones = of_rank["microbatches"]
+    if not ones:
+        return []
     after = [one["collectives"][0] for one in ones[1:]] + [of_rank["collectives"]]
     return [
         end - one["collectives"][2] if len(one["collectives"]) > 2 else None

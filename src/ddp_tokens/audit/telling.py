@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.instancenorm import _InstanceNorm
+from torch.nn.parallel import DistributedDataParallel
 
 from ddp_tokens.audit.between import Between
 from ddp_tokens.audit.packing import from_bytes, to_bytes
@@ -136,7 +137,8 @@ def _doubts(recorder: Recorder, between: Between, sharded: bool) -> list[str]:
         doubts.append(
             "gradients are clipped by value (clip_grad_value_), which cannot be undone: leave that out for the audit"
         )
-    if not sharded and any(one.collectives[1] > one.collectives[0] for one in recorder.complete):
+    holds_ddp = any(isinstance(part, DistributedDataParallel) for part in recorder.called.modules())
+    if not (sharded or holds_ddp) and any(one.collectives[1] > one.collectives[0] for one in recorder.complete):
         doubts.append(
             "the module's forward itself communicates with other ranks, so that one process cannot compute it: audit a "
             "loop whose forward is local"

@@ -26,10 +26,13 @@ DRAWN_IN_PLACE = (
 
 
 class Widening(TorchFunctionMode):
-    """`dtype`: in which the run draws random numbers."""
+    """`dtype`: in which the run draws random numbers. `narrow`: functions met that torch has not in float64, which are
+    computed in `dtype`.
+    """
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
+        self.narrow: set[str] = set()
         self._dtype = dtype
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -39,7 +42,7 @@ class Widening(TorchFunctionMode):
         if func in DRAWN_LIKE:
             return func(*args, **{"dtype": self._dtype, **named}).double()
         if func in DRAWN_FROM:
-            return _wide(func(*map(self._narrow, args), **{name: self._narrow(value) for name, value in named.items()}))
+            return self._in_narrow(func, args, named)
         if func in DRAWN_IN_PLACE and args[0].dtype == torch.float64:
             drawn = args[0].detach().to(self._dtype)
             with torch.no_grad():
@@ -47,9 +50,26 @@ class Widening(TorchFunctionMode):
             return args[0]
         if _has_tensor(args) and func not in SAME_BITS:
             args, named = tuple(map(_wider, args)), {name: _wider(value) for name, value in named.items()}
-            return func(*args, **named)
+            return self._computed(func, args, named)
         made = func(*args, **named)
         return _wide(made) if not _has_tensor(args) else made
+
+    def _computed(self, func: Any, args: Any, named: dict[str, Any]) -> Any:
+        try:
+            return func(*args, **named)
+        except (RuntimeError, NotImplementedError) as error:
+            name = getattr(func, "__name__", "")
+            if name.endswith("_") or self._dtype == torch.float64:
+                raise
+            try:
+                found = self._in_narrow(func, args, named)
+            except Exception:
+                raise error from None
+            self.narrow.add(name)
+            return found
+
+    def _in_narrow(self, func: Any, args: Any, named: dict[str, Any]) -> Any:
+        return _wide(func(*map(self._narrow, args), **{name: self._narrow(value) for name, value in named.items()}))
 
     def _narrow(self, value: Any) -> Any:
         is_wide = isinstance(value, torch.Tensor) and value.dtype == torch.float64

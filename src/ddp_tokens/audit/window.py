@@ -19,6 +19,7 @@ from ddp_tokens.audit.replaying import Replayed, Window, in_float64, in_training
 from ddp_tokens.audit.seeing import Told, described, facts_of, notes_of, seen_in
 from ddp_tokens.audit.telling import message_of, recorded_in, told
 from ddp_tokens.check_settings import Tolerances
+from ddp_tokens.checks.verdict import FAIL, INCONCLUSIVE
 from ddp_tokens.checks.window import WEIGHTS_UPDATED_INSIDE
 from ddp_tokens.errors import AuditError
 from ddp_tokens.formulas import WindowFacts
@@ -30,7 +31,9 @@ EXPLAINING = {WEIGHTS_DIFFER, WEIGHTS_UPDATED_INSIDE}
 
 @dataclass(frozen=True)
 class RankWindow:
-    """What this rank has of a window. `accumulation`: the most microbatches of a window so far."""
+    """What this rank has of a window. `accumulation`: the most microbatches of a window so far. `communication_hooks`:
+    names of functions that exchange gradients in DDP's place.
+    """
 
     number: int
     module: nn.Module
@@ -41,6 +44,7 @@ class RankWindow:
     tolerances: Tolerances
     accumulation: int
     previous_units: int | None
+    communication_hooks: Sequence[str] = ()
 
     @property
     def compared(self) -> dict[str, nn.Parameter]:
@@ -91,16 +95,19 @@ def audited(window: RankWindow, exchange: Exchange) -> dict[str, Any]:
     name = type(window.module).__name__
     facts = facts_of(of_ranks, window.accumulation, window.previous_units, window.number, name)
     seen = seen_in(of_ranks)
+    notes = notes_of(of_ranks)
     if seen.doubts:
         verdict = asdict(not_comparable(f"window {window.number}", facts.units_per_rank, seen.doubts))
     else:
-        verdict = _judged(window, exchange, of_ranks, facts, seen, message)
-    return {"window": window.number, "verdict": verdict, "seen": described(of_ranks), "notes": notes_of(of_ranks)}
+        verdict, narrow = _judged(window, exchange, of_ranks, facts, seen, message)
+        notes += [f"torch has no {name} in float64, so it is computed in the dtype of the run" for name in narrow]
+    return {"window": window.number, "verdict": verdict, "seen": described(of_ranks), "notes": notes}
 
 
 def _judged(
     window: RankWindow, exchange: Exchange, of_ranks: Told, facts: WindowFacts, seen: Seen, message: bytes
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], list[str]]:
+    """The verdict, and what was not computed in float64."""
     messages = exchange.to_first(message, [of_rank["bytes"] for of_rank in of_ranks])
     whole = {key: _whole(weight) for key, weight in window.recorder.weights().items()}
     first = First(exchange, window.number)
@@ -113,13 +120,20 @@ def _judged(
             first.run(found[0].take, name, gradient, factors.get(id(parameter), 1.0))
     verdict = first.run(_verdict, window, facts, *(found or (None, None)))
     first.raise_together()
-    of_all: dict[str, Any] = exchange.from_first(verdict)
-    return of_all
+    of_all, narrow = exchange.from_first([verdict, found[0].narrow if found is not None else []])
+    return of_all, narrow
 
 
 def _verdict(window: RankWindow, facts: WindowFacts, comparison: Comparison, seen: Seen) -> dict[str, Any]:
     compared = comparison.result(window.recorder.left_over)
-    return asdict(judge(f"window {window.number}", facts, compared, seen, window.tolerances))
+    verdict = judge(f"window {window.number}", facts, compared, seen, window.tolerances)
+    if verdict.outcome == FAIL and not verdict.diagnosis and window.communication_hooks:
+        reason = (
+            f"no known mistake explains the gradient, which passed the communication hook "
+            f"{', '.join(window.communication_hooks)}: that may have changed it, so leave it out for the audit"
+        )
+        verdict = replace(verdict, outcome=INCONCLUSIVE, criterion=f"{verdict.criterion}; {reason}")
+    return asdict(verdict)
 
 
 def _recomputed(

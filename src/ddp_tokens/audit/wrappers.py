@@ -36,6 +36,13 @@ def hooked(model: nn.Module) -> nn.Module:
     return model
 
 
+def communication_hooks(model: nn.Module) -> list[str]:
+    """Names of what DistributedDataParallel was given to exchange gradients by, of all around the module."""
+    names = [getattr(hook, "__name__", type(hook).__name__) for hook, _ in getattr(model, "_comm_hooks", [])]
+    inner = _inner(model)
+    return names + ([] if inner is None else communication_hooks(inner))
+
+
 def _inner(model: nn.Module) -> nn.Module | None:
     return next((found for name in OF_MODULES if _wraps(model, found := getattr(model, name, None))), None)
 
@@ -77,3 +84,10 @@ def torch_optimizer(optimizer: Any) -> torch.optim.Optimizer:
 def is_sharded(model: nn.Module) -> bool:
     """By fully_shard: each rank holds a part of each parameter, and forward gathers them."""
     return any(hasattr(parameter, "full_tensor") for parameter in model.parameters())
+
+
+def sharded_dtype(model: nn.Module) -> torch.dtype | None:
+    """What fully_shard casts parameters to for forward and backward, or None where it does not."""
+    state = model._get_fsdp_state() if hasattr(model, "_get_fsdp_state") else None
+    found = getattr(getattr(state, "_mp_policy", None), "param_dtype", None)
+    return found if isinstance(found, torch.dtype) else None

@@ -1,0 +1,51 @@
+"""What a loss_sum returns, checked."""
+
+import math
+from typing import Any
+
+import torch
+
+from ddp_tokens.audit.losses import LossSum
+from ddp_tokens.errors import AuditError
+
+
+def evaluated(loss_sum: LossSum, outputs: Any, batch: Any) -> tuple[float, int]:
+    total, units = summed(loss_sum, outputs, batch)
+    return float(total.detach().double()), units
+
+
+def summed(loss_sum: LossSum, outputs: Any, batch: Any) -> tuple[torch.Tensor, int]:
+    """Raises AuditError where `loss_sum` fails, or returns something else than a scalar tensor and a whole number."""
+    name = getattr(loss_sum, "__name__", type(loss_sum).__name__)
+    try:
+        returned = loss_sum(outputs, batch)
+    except AuditError:
+        raise
+    except Exception as error:
+        held = sorted(map(str, batch)) if isinstance(batch, dict) else type(batch).__name__
+        raise AuditError(
+            f"loss_sum {name} fails on what the module returned, a {type(outputs).__name__}, and the batch, {held}: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    total, units = returned if isinstance(returned, tuple | list) and len(returned) == 2 else (returned, None)
+    is_scalar = isinstance(total, torch.Tensor) and total.numel() == 1
+    number = _whole_number(units)
+    if not is_scalar or number is None:
+        shape = f" of shape {tuple(total.shape)}" if isinstance(total, torch.Tensor) else ""
+        count = "no number" if units is None else f"{units!r}" if isinstance(units, int | float) else _kind(units)
+        raise AuditError(
+            f"loss_sum {name} returns a {type(total).__name__}{shape} and {count}: let it return the sum of the "
+            "losses, a scalar tensor, and how many supervised units it is the sum of"
+        )
+    return total.reshape(()), number
+
+
+def _whole_number(value: Any) -> int | None:
+    """Of an int, a float or a tensor of one."""
+    is_one = isinstance(value, int | float) or (isinstance(value, torch.Tensor) and value.numel() == 1)
+    number = float(value) if is_one else -1.0
+    return int(number) if math.isfinite(number) and number >= 0 and number == int(number) else None
+
+
+def _kind(value: Any) -> str:
+    return f"a {type(value).__name__}"
