@@ -67,45 +67,6 @@ def loss_sum_of(asked: str | LossSum) -> LossSum:
     return asked
 
 
-def evaluated(loss_sum: LossSum, outputs: Any, batch: Any) -> tuple[float, int]:
-    total, units = summed(loss_sum, outputs, batch)
-    return float(total.detach().double()), units
-
-
-def summed(loss_sum: LossSum, outputs: Any, batch: Any) -> tuple[torch.Tensor, int]:
-    """Raises AuditError where `loss_sum` fails, or returns something else than a scalar tensor and a whole number."""
-    name = getattr(loss_sum, "__name__", type(loss_sum).__name__)
-    try:
-        total, units = loss_sum(outputs, batch)
-    except AuditError:
-        raise
-    except Exception as error:
-        held = sorted(map(str, batch)) if isinstance(batch, dict) else type(batch).__name__
-        raise AuditError(
-            f"loss_sum {name} fails on what the module returned, a {type(outputs).__name__}, and the batch, {held}: "
-            f"{type(error).__name__}: {error}"
-        ) from error
-    is_scalar = isinstance(total, torch.Tensor) and total.numel() == 1
-    number = _number(units)
-    if not is_scalar or number is None:
-        raise AuditError(
-            f"loss_sum {name} returns a {type(total).__name__} and {units!r}: let it return the sum of the losses, a "
-            "scalar tensor, and how many supervised units it is the sum of"
-        )
-    return total.reshape(()), number
-
-
-def _number(units: Any) -> int | None:
-    """A number of units, of Python, numpy or torch; None for anything else."""
-    if isinstance(units, str):
-        return None
-    try:
-        number = float(units)
-    except (TypeError, ValueError, RuntimeError):
-        return None
-    return int(number) if number >= 0 and number.is_integer() else None
-
-
 def labels_in(batch: Any) -> torch.Tensor | None:
     """Where a batch has labels under a usual name, or is a tuple whose last integer tensor is taken for them."""
     for name in LABELS:

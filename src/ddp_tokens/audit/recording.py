@@ -20,7 +20,7 @@ from torch.utils.checkpoint import CheckpointFunction
 from ddp_tokens.audit.doubling import require_sum
 from ddp_tokens.audit.evaluating import evaluated
 from ddp_tokens.audit.inputs import batch_of, rows_of
-from ddp_tokens.audit.losses import LossSum, evaluated
+from ddp_tokens.audit.losses import LossSum
 from ddp_tokens.audit.packing import Tree, pack, unpack
 from ddp_tokens.audit.sketch import sketch
 from ddp_tokens.audit.watched import Watched

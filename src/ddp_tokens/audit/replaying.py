@@ -15,7 +15,7 @@ from torch import nn
 
 from ddp_tokens.audit.evaluating import summed
 from ddp_tokens.audit.inputs import batch_of
-from ddp_tokens.audit.losses import LossSum, summed
+from ddp_tokens.audit.losses import LossSum
 from ddp_tokens.audit.packing import Tree, unpack
 from ddp_tokens.audit.recording import local
 from ddp_tokens.audit.sketch import sketch

@@ -3,8 +3,8 @@
 import torch
 from torch import nn
 
+from ddp_tokens.audit.evaluating import evaluated
 from ddp_tokens.audit.inputs import batch_of
-from ddp_tokens.audit.losses import evaluated
 from ddp_tokens.audit.packing import pack
 from ddp_tokens.audit.replaying import Recorded, Window
 from ddp_tokens.generators import read_generators

@@ -9,7 +9,6 @@ from collections import UserDict, namedtuple
 from dataclasses import dataclass
 from types import SimpleNamespace
 
-import numpy
 import pytest
 import torch
 from torch.nn import functional
@@ -19,11 +18,9 @@ from ddp_tokens.audit.losses import (
     NAMED,
     causal_lm,
     classification,
-    evaluated,
     labels_in,
     logits_in,
     loss_sum_of,
-    summed,
     token_classification,
 )
 from ddp_tokens.errors import AuditError
@@ -240,75 +237,3 @@ def test_what_cannot_be_called_is_refused():
         "loss_sum is a int: pass a function of outputs and batch that returns the sum of the losses of the supervised "
         "units and their number, or one of causal-lm, token-classification, classification"
     )
-
-
-SUM = torch.tensor(2.5, dtype=torch.bfloat16)
-
-
-@pytest.mark.parametrize(
-    "units", [3, 3.0, torch.tensor(3), torch.tensor([3]), torch.tensor(3.0), numpy.int64(3), numpy.float32(3)], ids=repr
-)
-def test_units_of_any_kind(units):
-    assert evaluated(lambda outputs, batch: (SUM, units), None, None) == (2.5, 3)
-
-
-@pytest.mark.parametrize("total", [torch.tensor(2.5), torch.tensor([2.5]), torch.tensor([[2.5]], requires_grad=True)])
-def test_sums_of_one_value(total):
-    found, units = summed(lambda outputs, batch: [total, 1], None, None)
-    assert (found.shape, float(found.detach()), units) == ((), 2.5, 1)
-    assert found.requires_grad == total.requires_grad
-
-
-@pytest.mark.parametrize(
-    ("total", "units", "kind"),
-    [
-        (2.5, 3, "float"),
-        (torch.ones(2), 3, "Tensor"),
-        (torch.ones(0), 3, "Tensor"),
-        (SUM, -1, "Tensor"),
-        (SUM, 2.5, "Tensor"),
-        (SUM, None, "Tensor"),
-        (SUM, "3", "Tensor"),
-        (SUM, float("nan"), "Tensor"),
-        (SUM, float("inf"), "Tensor"),
-        (SUM, torch.tensor([1, 2]), "Tensor"),
-        (SUM, torch.tensor(float("nan")), "Tensor"),
-    ],
-    ids=str,
-)
-def test_what_is_no_sum_and_number(total, units, kind):
-    def returning(outputs, batch):
-        return total, units
-
-    with pytest.raises(AuditError) as refused:
-        summed(returning, None, None)
-    assert str(refused.value) == (
-        f"loss_sum returning returns a {kind} and {units!r}: let it return the sum of the losses, a scalar tensor, and "
-        "how many supervised units it is the sum of"
-    )
-
-
-def test_a_loss_that_fails_is_named_with_what_it_was_given():
-    def failing(outputs, batch):
-        return batch["labels"]
-
-    with pytest.raises(AuditError) as refused:
-        summed(failing, (), {"b": 1, "a": 2})
-    assert str(refused.value) == (
-        "loss_sum failing fails on what the module returned, a tuple, and the batch, ['a', 'b']: KeyError: 'labels'"
-    )
-    with pytest.raises(AuditError, match=r"and the batch, list: TypeError"):
-        summed(failing, (), [])
-
-
-def test_a_loss_that_returns_one_value_only():
-    with pytest.raises(AuditError, match=r"loss_sum <lambda> fails on .*: TypeError: iteration over a 0-d tensor"):
-        summed(lambda outputs, batch: SUM, None, {})
-
-
-def test_what_a_named_loss_says_stands_as_it_is():
-    def saying(outputs, batch):
-        raise AuditError("so it is")
-
-    with pytest.raises(AuditError, match=r"^so it is$"):
-        summed(saying, None, None)
