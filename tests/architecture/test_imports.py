@@ -237,7 +237,16 @@ def top_level_packages(path):
             yield from node.module.split(".")
 
 
+# The package imports its function, and torch, when it is called.
+OF_AUDITS = [
+    "ddp_tokens.audit",
+    "ddp_tokens.audit.meanings",
+    "ddp_tokens.audit.judging",
+    "ddp_tokens.audit.seeing",
+    "ddp_tokens.audit.report",
+]
 WITHOUT_TORCH = [
+    *OF_AUDITS,
     "ddp_tokens.workflow",
     "ddp_tokens.slurm",
     "ddp_tokens.prepare",
@@ -298,13 +307,25 @@ def test_no_torch_is_imported_where_none_is_needed():
 
 
 # They import what they need when they are called, torch included: check-environment in processes of its own.
-IMPORT_WHEN_CALLED = ("ddp_tokens.cli", "ddp_tokens.check_environment")
+IMPORT_WHEN_CALLED = ("ddp_tokens.cli", "ddp_tokens.check_environment", *OF_AUDITS)
 
 
 @pytest.mark.parametrize("module", [name for name in WITHOUT_TORCH if name not in IMPORT_WHEN_CALLED])
 def test_no_file_behind_it_imports_torch(module):
     for path in source_files(module_path(module)):
         assert "torch" not in top_level_packages(path), path
+
+
+@pytest.mark.parametrize("module", OF_AUDITS)
+def test_no_file_of_an_audit_that_judges_or_reports_imports_torch(module):
+    """Nor does what it imports itself, but for what the package imports when it is called."""
+    path = module_path(module)
+    imported = {name for name in imports_of(trees()[module]) if module != "ddp_tokens.audit"}
+    assert "torch" not in top_level_packages(path), path
+    assert not {name for name in imported if room_of(name) == "audit"} - set(OF_AUDITS)
+    for name in imported - set(OF_AUDITS):
+        for behind in source_files(module_path(name)):
+            assert "torch" not in top_level_packages(behind), behind
 
 
 TENSOR_SCRIPTS = ("environment", "reference", "evaluate", "control_cases")

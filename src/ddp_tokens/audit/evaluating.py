@@ -1,11 +1,15 @@
 """What a loss_sum returns, checked."""
 
+import math
 from typing import Any
 
+import numpy
 import torch
 
 from ddp_tokens.audit.losses import LossSum
 from ddp_tokens.errors import AuditError
+
+NUMBERS = (int, float, numpy.number)
 
 
 def evaluated(loss_sum: LossSum, outputs: Any, batch: Any) -> tuple[float, int]:
@@ -31,7 +35,7 @@ def summed(loss_sum: LossSum, outputs: Any, batch: Any) -> tuple[torch.Tensor, i
     number = _whole_number(units)
     if not is_scalar or number is None:
         shape = f" of shape {tuple(total.shape)}" if isinstance(total, torch.Tensor) else ""
-        count = "no number" if units is None else f"{units!r}" if isinstance(units, int | float) else _kind(units)
+        count = "no number" if units is None else f"{units!r}" if isinstance(units, NUMBERS) else _kind(units)
         raise AuditError(
             f"loss_sum {name} returns a {type(total).__name__}{shape} and {count}: let it return the sum of the "
             "losses, a scalar tensor, and how many supervised units it is the sum of"
@@ -39,15 +43,11 @@ def summed(loss_sum: LossSum, outputs: Any, batch: Any) -> tuple[torch.Tensor, i
     return total.reshape(()), number
 
 
-def _whole_number(units: Any) -> int | None:
-    """A number of units, of Python, numpy or torch; None for anything else."""
-    if isinstance(units, str):
-        return None
-    try:
-        number = float(units)
-    except (TypeError, ValueError, RuntimeError):
-        return None
-    return int(number) if number >= 0 and number.is_integer() else None
+def _whole_number(value: Any) -> int | None:
+    """Of a number of Python or numpy, or a tensor of one."""
+    is_one = isinstance(value, NUMBERS) or (isinstance(value, torch.Tensor) and value.numel() == 1)
+    number = float(value) if is_one else -1.0
+    return int(number) if math.isfinite(number) and number >= 0 and number == int(number) else None
 
 
 def _kind(value: Any) -> str:
