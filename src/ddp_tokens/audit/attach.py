@@ -18,7 +18,7 @@ from ddp_tokens.audit.recording import Recorder
 from ddp_tokens.audit.report import Report
 from ddp_tokens.audit.watched import Watched
 from ddp_tokens.audit.window import RankWindow, audited
-from ddp_tokens.audit.wrappers import communication_hooks, hooked, innermost, torch_optimizer
+from ddp_tokens.audit.wrappers import communication_hooks, hooked, innermost, network_of, torch_optimizer
 from ddp_tokens.check_settings import Tolerances
 from ddp_tokens.errors import AuditError
 
@@ -73,11 +73,12 @@ class Listener:
     ) -> None:
         if windows < 1:
             raise AuditError(f"windows is {windows}: audit one or more")
-        self.module = innermost(model)
+        self._model = model
+        network = network_of(model)
+        self.module = innermost(network)
         self.report = Report(self._watch, windows)
         self._loss_sum = loss_sum_of(loss_sum)
         self._windows, self._tolerances = windows, tolerances
-        self._model = model
         self._after_last = after_last
         self._exchange = Exchange(timeout_s)
         self._watched = watched or Watched()
@@ -89,7 +90,7 @@ class Listener:
         if self._optimizer is not None:
             self._require_shared(self._optimizer)
         self.recorder = Recorder(
-            self.module, hooked(model), self._loss_sum, self._watched, record_mib, self._exchange.collectives
+            self.module, hooked(network), self._loss_sum, self._watched, record_mib, self._exchange.collectives
         )
         self._between = Between(self.module.parameters, lambda: len(self.recorder.complete), self._skipped)
         self._hooks: list[RemovableHandle] = []

@@ -35,8 +35,8 @@ MIB = 2**20
 class Microbatch:
     """`tree`, `tensors`: arguments, keyword arguments, and the watched batch, or None. `generators`: before the
     forward. `autocast`: dtype, or None. `versions`: of all parameters, which an update changes. `gradients_due`: a
-    backward of the window came before. `collectives`: of the run's groups before the forward, after it, and when
-    backward began, or None. `problem`: why it cannot be audited, or None.
+    backward of the window came before. `collectives`: of the run's groups before the forward, after it, when
+    backward began, and when it ended. `problem`: why it cannot be audited, or None.
     """
 
     tree: Tree
@@ -195,7 +195,12 @@ class Recorder:
 
     def _watch_backward(self, one: Microbatch, outputs: Any) -> None:
         def reached(_: Any) -> None:
-            one.has_backward = True
+            if not one.has_backward:
+                one.has_backward = True
+                one.collectives.append(self._counter())
+                torch.autograd.Variable._execution_engine.queue_callback(ended)
+
+        def ended() -> None:
             one.collectives.append(self._counter())
 
         differentiable = _differentiable(outputs, set())

@@ -117,7 +117,7 @@ def _told(one: Mapping[str, Any]) -> list[str]:
         f"window {one['window']}: {verdict['outcome']}",
         f"  ranks {seen['world_size']}, microbatches per rank {_list(seen['microbatches'])}",
         f"  supervised units per rank and microbatch {_list(seen['units'])}{_of_positions(seen)}",
-        f"  collectives from each backward to the next forward or the update {_list(seen['collectives'])}",
+        f"  collectives in each microbatch's backward {_list(seen['collectives'])}",
     ]
     if isinstance(observed["error"], float) and observed["tolerance"] is not None:
         lines.append(

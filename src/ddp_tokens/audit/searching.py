@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 from ddp_tokens.audit.attach import Listener
 from ddp_tokens.audit.watched import Watched
-from ddp_tokens.audit.wrappers import network_of
+from ddp_tokens.audit.wrappers import innermost, network_of
 from ddp_tokens.errors import AuditError
 
 
@@ -67,9 +67,9 @@ class Search:
     def _meet(self, module: nn.Module) -> None:
         """Hooks that are set here are met by the call that is about to be made."""
         if any(parameter.requires_grad for parameter in module.parameters()):
-            network = network_of(module)
-            if id(network) not in self._listeners:
-                self._listeners[id(network)] = self._listen(network, self._watched)
+            network = id(innermost(network_of(module)))
+            if network not in self._listeners:
+                self._listeners[network] = self._listen(module, self._watched)
 
     def _before_step(self, optimizer: torch.optim.Optimizer, arguments: Any, named: Any) -> Any:
         if self.found is None:

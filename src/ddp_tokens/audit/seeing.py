@@ -46,7 +46,7 @@ def seen_in(told: Told) -> Seen:
 
 
 def described(told: Told) -> dict[str, Any]:
-    """`collectives`: between the begin of each microbatch's backward and the next forward, or the update."""
+    """`collectives`: that began in each microbatch's backward."""
     return {
         "world_size": len(told),
         "microbatches": [len(of_rank["microbatches"]) for of_rank in told],
@@ -67,7 +67,8 @@ def notes_of(told: Told) -> list[str]:
     notes += [f"rank {rank}: {note}" for rank, of_rank in enumerate(told) for note in of_rank["notes"]]
     notes += _repeated(told)
     reductions = [_reductions(of_rank) for of_rank in told]
-    if all(len(of_rank) > 1 and all(of_rank) for of_rank in reductions):
+    is_sharded = any(of_rank["is_sharded"] for of_rank in told)  # whose parameters are gathered there, too
+    if not is_sharded and all(len(of_rank) > 1 and all(of_rank) for of_rank in reductions):
         notes.append(f"{REDUCED_EVERY_TIME}: ranks exchange gradients in every microbatch, where once would do")
     return notes
 
@@ -114,14 +115,8 @@ def _at_least(counts: Counts, units: Counts) -> Counts:
 
 
 def _reductions(of_rank: Mapping[str, Any]) -> list[int | None]:
-    ones = of_rank["microbatches"]
-    if not ones:
-        return []
-    after = [one["collectives"][0] for one in ones[1:]] + [of_rank["collectives"]]
-    return [
-        end - one["collectives"][2] if len(one["collectives"]) > 2 else None
-        for one, end in zip(ones, after, strict=True)
-    ]
+    times = [one["collectives"] for one in of_rank["microbatches"]]
+    return [of_one[3] - of_one[2] if len(of_one) > 3 else None for of_one in times]
 
 
 def _repeated(told: Told) -> list[str]:

@@ -34,10 +34,8 @@ TOLD = (
 )
 
 
-def told(
-    recorder: Recorder, between: Between, compared: Mapping[str, nn.Parameter], collectives: int, message: bytes
-) -> dict[str, Any]:
-    """Plain values. `collectives`: entered so far."""
+def told(recorder: Recorder, between: Between, compared: Mapping[str, nn.Parameter], message: bytes) -> dict[str, Any]:
+    """Plain values."""
     module, ones = recorder.module, recorder.complete
     sharded = is_sharded(module)
     left_out = len(recorder.microbatches) - len(ones)
@@ -50,7 +48,6 @@ def told(
         "microbatches": [{name: getattr(one, name) for name in TOLD} for one in ones],
         "problem": recorder.problem,
         "versions": recorder.versions(),
-        "collectives": collectives,
         "weights": None if sharded else fingerprint(list(recorder.weights().values())),
         "gradients": None if sharded else fingerprint(gradients),
         "is_sharded": sharded,

@@ -88,7 +88,7 @@ def audited(window: RankWindow, exchange: Exchange) -> dict[str, Any]:
     message = b""
     try:
         message = message_of(window.recorder.complete)
-        own = told(window.recorder, window.between, window.compared, exchange.collectives(), message)
+        own = told(window.recorder, window.between, window.compared, message)
     except Exception as error:
         own = {"problem": f"what it recorded cannot be told to other ranks: {type(error).__name__}: {error}"}
     of_ranks = exchange.of_all(own, window.number)

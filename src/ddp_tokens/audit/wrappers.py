@@ -58,13 +58,11 @@ def network_of(model: nn.Module) -> nn.Module:
     """Of a module that holds the training loop as well, as a LightningModule does, the one module that has all of its
     parameters; others as they are.
     """
-    model = innermost(model)
-    while any(kind.__name__ in HOLDING for kind in type(model).__mro__):
-        inside = next((child for child in model.children() if _wraps(model, child)), None)
-        if inside is None:
-            return model
-        model = innermost(inside)
-    return model
+    inner = innermost(model)
+    if not any(kind.__name__ in HOLDING for kind in type(inner).__mro__):
+        return model
+    inside = next((child for child in inner.children() if _wraps(inner, child)), None)
+    return model if inside is None else network_of(inside)
 
 
 def torch_optimizer(optimizer: Any) -> torch.optim.Optimizer:

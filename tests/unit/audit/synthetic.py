@@ -3,7 +3,7 @@
 import copy
 
 
-def microbatch(units=4, gradients_there=False, collectives=(0, 0, 0), rows=("a", "b"), **changes):
+def microbatch(units=4, gradients_there=False, collectives=(0, 0, 0, 0), rows=("a", "b"), **changes):
     return {
         "loss_sum": 8.0,
         "units": units,
@@ -21,7 +21,12 @@ def microbatch(units=4, gradients_there=False, collectives=(0, 0, 0), rows=("a",
 def of_rank(rank=0, units=(4, 6), **changes):
     """Two microbatches, of which the second is reduced; each rank has rows of its own."""
     ones = [
-        microbatch(count, gradients_there=index > 0, rows=(f"{rank}{index}a", f"{rank}{index}b"))
+        microbatch(
+            count,
+            gradients_there=index > 0,
+            collectives=(0, 0, 0, 2 * index),
+            rows=(f"{rank}{index}a", f"{rank}{index}b"),
+        )
         for index, count in enumerate(units)
     ]
     return {
@@ -29,7 +34,6 @@ def of_rank(rank=0, units=(4, 6), **changes):
         "problem": None,
         "without_backward": 0,
         "versions": 5,
-        "collectives": 2,
         "weights": 11,
         "gradients": 13,
         "is_sharded": False,

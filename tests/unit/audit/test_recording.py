@@ -176,14 +176,16 @@ def test_weights_that_another_optimizer_updates_first(recording):
     assert torch.equal(recorder.weights()[id(bias)], bias)
 
 
-def test_collectives_before_and_after_forward_and_when_backward_begins(recording):
+def test_collectives_before_and_after_forward_and_when_backward_begins_and_ends(recording):
     counter = Counter()
     recorder = recording(counter=counter)
     counter.value = 3
     logits = recorder.module(tokens_of(1)[0])["logits"]
     counter.value = 5
+    recorder.module.embedding.weight.register_post_accumulate_grad_hook(lambda _: setattr(counter, "value", 9))
     logits.sum().backward()
-    assert recorder.microbatches[0].collectives == [3, 3, 5]
+    counter.value = 11
+    assert recorder.microbatches[0].collectives == [3, 3, 5, 9]
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

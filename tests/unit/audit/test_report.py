@@ -177,7 +177,7 @@ def test_the_text_of_a_pass():
         "window 1: pass\n"
         "  ranks 2, microbatches per rank [2, 2]\n"
         "  supervised units per rank and microbatch [[4, 8], [9, 27]]\n"
-        "  collectives from each backward to the next forward or the update [[0, 1], [none, 1]]\n"
+        "  collectives in each microbatch's backward [[0, 1], [none, 1]]\n"
         "  error 1.5e-08, tolerance 3e-08, in parameter head.weight\n"
         "  the nearest wrong formula, mean_of_means, would be 12,346 tolerances away\n"
         "  judged by: each parameter's error against the objective's gradient, computed in float64 in one\n"
@@ -196,7 +196,7 @@ def test_the_text_of_a_failure():
         "window 1: fail",
         "  ranks 2, microbatches per rank [2, 2]",
         "  supervised units per rank and microbatch [[4, 8], [9, 27]]",
-        "  collectives from each backward to the next forward or the update [[0, 1], [none, 1]]",
+        "  collectives in each microbatch's backward [[0, 1], [none, 1]]",
         "  error 3e-05, tolerance 3e-08, in parameter head.weight",
         "  the nearest wrong formula, mean_of_means, would be inf tolerances away",
         "  it is mean_of_means, residual 1.2e-07: each rank divides by its own units",
@@ -212,7 +212,7 @@ def test_the_text_of_a_window_that_was_not_compared():
         "window 1: inconclusive",
         "  ranks 2, microbatches per rank [2, 2]",
         "  supervised units per rank and microbatch [[4, 8], [9, 27]]",
-        "  collectives from each backward to the next forward or the update [[0, 1], [none, 1]]",
+        "  collectives in each microbatch's backward [[0, 1], [none, 1]]",
         "  judged by: no number is compared; x is y; z is w",
         "  the window took 1.25 s, its audit 0.50 s",
     ]

@@ -208,32 +208,37 @@ def test_ranks_without_rows_saw_no_others():
     assert notes_of(of_ranks) == []
 
 
-def reducing(*of_microbatches, update):
-    """Each microbatch: counters before the forward, after it, and when backward begins."""
+def reducing(*of_microbatches, **changes):
+    """Each microbatch: counters before the forward, after it, when backward began, and when it ended."""
     ones = [
         microbatch(gradients_there=index > 0, collectives=c, rows=[str(index)])
         for index, c in enumerate(of_microbatches)
     ]
-    return of_rank(0) | {"microbatches": ones, "collectives": update}
+    return of_rank(0) | {"microbatches": ones} | changes
 
 
-def test_collectives_from_each_backward_to_the_next_forward():
-    once = reducing((7, 7, 7), (7, 8, 8), update=11)
+def test_collectives_of_a_backward_are_told_from_others():
+    """Those between two microbatches, as of a sum for a log, and of a forward, are no exchange of gradients."""
+    once = reducing((7, 7, 7, 7), (9, 10, 10, 13))
     assert described([once])["collectives"] == [[0, 3]]
     assert notes_of([once]) == []
 
 
 def test_gradients_that_are_reduced_in_every_microbatch():
-    every = reducing((7, 7, 7), (9, 9, 9), update=11)
+    every = reducing((7, 7, 7, 9), (9, 9, 9, 11))
     assert described([every])["collectives"] == [[2, 2]]
     note = "reduced_in_every_microbatch: ranks exchange gradients in every microbatch, where once would do"
     assert notes_of([every]) == [note]
-    assert notes_of([reducing((7, 7, 7), update=9)]) == []
+    assert notes_of([reducing((7, 7, 7, 9))]) == []
     assert notes_of([every, of_rank(1)]) == []
 
 
+def test_parameters_that_are_gathered_in_every_backward_are_no_exchange_of_gradients():
+    assert notes_of([reducing((7, 7, 7, 9), (9, 9, 9, 13), is_sharded=True)]) == []
+
+
 def test_a_microbatch_whose_backward_was_not_seen():
-    assert described([reducing((7, 7), (8, 8, 8), update=9)])["collectives"] == [[None, 1]]
+    assert described([reducing((7, 7), (8, 8, 8, 9))])["collectives"] == [[None, 1]]
 
 
 def test_what_is_described():

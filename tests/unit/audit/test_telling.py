@@ -51,8 +51,8 @@ def learnt(recorder, number=2):
     return recorder
 
 
-def telling(recorder, between=NothingBetween, collectives=0, message=b"123"):
-    found = told(recorder, between, dict(recorder.module.named_parameters()), collectives, message)
+def telling(recorder, between=NothingBetween, message=b"123"):
+    found = told(recorder, between, dict(recorder.module.named_parameters()), message)
     assert json.loads(json.dumps(found)) == found
     return found
 
@@ -70,11 +70,11 @@ def test_what_is_told_has_the_form_that_is_read(recording):
 
 def test_what_is_told(recording):
     recorder = learnt(recording())
-    found = telling(recorder, collectives=7)
+    found = telling(recorder)
     assert [one["units"] for one in found["microbatches"]] == [2, 5]
     assert [one["gradients_there"] for one in found["microbatches"]] == [False, True]
     assert found["versions"] == recorder.versions() == found["microbatches"][0]["versions"]
-    assert (found["collectives"], found["bytes"], found["is_sharded"]) == (7, 3, False)
+    assert (found["bytes"], found["is_sharded"]) == (3, False)
     assert found["weights"] == fingerprint(list(recorder.module.parameters()))
     assert found["gradients"] == fingerprint([one.grad for one in recorder.module.parameters()])
     assert (found["problem"], found["notes"], found["clippings"], found["doubts"]) == (None, [], [], [])
@@ -85,7 +85,7 @@ def test_only_gradients_that_are_there_and_compared_count(recording):
     module = recorder.module
     module.hidden.bias.grad = None
     compared = {"hidden.bias": module.hidden.bias, "head.bias": module.head.bias}
-    assert told(recorder, NothingBetween, compared, 0, b"")["gradients"] == fingerprint([module.head.bias.grad])
+    assert told(recorder, NothingBetween, compared, b"")["gradients"] == fingerprint([module.head.bias.grad])
 
 
 def test_forwards_without_a_backward_are_left_out(recording):

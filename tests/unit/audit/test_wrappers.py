@@ -79,13 +79,15 @@ class Task(LightningModule):
 
 def test_the_network_of_a_module_that_holds_the_loop():
     assert network_of(Task(net=NET, loss=nn.CrossEntropyLoss())) is NET
-    assert network_of(Wrapper(Task(net=Wrapper(NET)))) is NET
+    assert innermost(network_of(Wrapper(Task(net=Wrapper(NET))))) is NET
     assert network_of(Task(net=Task(inner=NET))) is NET
     several = Task(one=NET, other=nn.Linear(2, 2))
     assert network_of(several) is several
     assert network_of(NET) is NET
     holding = nn.Sequential(NET)
     assert network_of(holding) is holding
+    wrapped = Wrapper(NET)
+    assert network_of(wrapped) is wrapped, "what wraps nothing but a network is looked through elsewhere"
 
 
 OPTIMIZER = torch.optim.SGD(NET.parameters(), lr=0.1)
