@@ -41,7 +41,7 @@ def kept_by(world: World, listen: bool) -> tuple[list[int], list[float]]:
         loop.audited(count=1)
     else:
         loop.windows(2)
-    return loop.bare.history, loop.bare.scale.tolist()
+    return loop.bare.history, loop.bare.calls.tolist()
 
 
 def digests(world: World, adam: bool) -> dict[str, Any]:
