@@ -1,0 +1,73 @@
+"""What rank 0 computes, problems that all ranks learn of, and what a gradient is multiplied by before it is applied."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from ddp_tokens.audit import window as windows
+from ddp_tokens.audit.between import Clipping
+from ddp_tokens.audit.exchange import Exchange
+from ddp_tokens.audit.window import First, RankWindow
+from ddp_tokens.check_settings import Tolerances
+from ddp_tokens.errors import AuditError
+
+
+def rank_window(module, optimizer, clippings=()):
+    between = SimpleNamespace(clippings=clippings)
+    return RankWindow(1, module, optimizer, None, None, between, Tolerances(), 0, None)
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last, self.frozen = nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2).requires_grad_(False)
+        self.last.weight = self.first.weight
+
+
+def test_what_is_compared():
+    """What the optimizer updates, each once, under its first name."""
+    module = Tied()
+    everything = torch.optim.SGD(module.parameters(), lr=0.1)
+    assert list(rank_window(module, everything).compared) == ["first.weight", "first.bias", "last.bias"]
+    one = torch.optim.SGD([module.last.bias, *nn.Linear(1, 1).parameters()], lr=0.1)
+    assert list(rank_window(module, one).compared) == ["last.bias"]
+
+
+def test_factors_of_clipping_and_of_a_scale_that_the_optimizer_undoes():
+    module = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    weight, bias = map(id, (module.weight, module.bias))
+    of = rank_window(module, optimizer, [Clipping(frozenset([weight]), 1.0, 4.0, 1)])
+    assert windows._factors(of) == {weight: pytest.approx(0.25, rel=1e-6)}
+    optimizer.grad_scale = torch.tensor(8.0)
+    assert windows._factors(of) == {weight: pytest.approx(2.0, rel=1e-6), bias: 8.0}
+
+
+def fails(error):
+    raise error
+
+
+def test_after_a_problem_nothing_more_is_computed_and_it_is_raised_for_all():
+    first, computed = First(Exchange(1), 3), []
+    assert first.run(lambda value: value + 1, 2) == 3
+    first.raise_together()
+    assert first.run(fails, AuditError("x is y")) is None
+    assert first.run(computed.append, 1) is None
+    with pytest.raises(AuditError, match=r"^x is y$"):
+        first.raise_together()
+    assert computed == []
+
+
+def test_a_problem_that_nobody_thought_of_is_said_with_its_place():
+    first = First(Exchange(1), 3)
+    first.run(fails, ZeroDivisionError("by zero"))
+    with pytest.raises(AuditError) as raised:
+        first.raise_together()
+    assert str(raised.value).startswith("window 3 cannot be computed again in one process: ZeroDivisionError: by zero")
+
+
+def test_other_ranks_compute_nothing():
+    other = SimpleNamespace(rank=1, from_first=lambda value: value)
+    assert First(other, 1).run(fails, ValueError("x")) is None
