@@ -67,7 +67,7 @@ def test_labels_that_are_no_input_are_asked_for():
     done = started("-m", "ddp_tokens.audit", "--loss", "token-classification", "--", str(SCRIPT))
     assert done.returncode != 0
     assert (
-        "ddp_tokens.audit: loss token-classification finds no labels (labels, label, targets, target) in the batch: "
+        ": rank 0, window 1: loss token-classification finds no labels (labels, label, targets, target) in the batch: "
         "where they are no input of the module, say where batches come from" in done.stderr
     )
     assert "trained to" not in done.stdout

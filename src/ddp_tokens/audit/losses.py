@@ -96,7 +96,8 @@ def _required(labels: torch.Tensor | None, name: str, shape: torch.Size) -> torc
     if labels is None:
         raise AuditError(
             f"loss {name} finds no labels ({', '.join(LABELS)}) in the batch: where they are no input of the module, "
-            "say where batches come from (loader = report.watch(loader)), or pass a function loss_sum(outputs, batch)"
+            "say where batches come from (loader = report.watch(loader); by command, --watch), or pass a function "
+            "loss_sum(outputs, batch)"
         )
     if labels.shape != shape:
         raise AuditError(

@@ -198,7 +198,7 @@ def test_a_batch_without_labels_is_named(name):
         NAMED[name](LOGITS, {"x": torch.ones(2)})
     assert str(refused.value) == (
         f"loss {name} finds no labels (labels, label, targets, target) in the batch: where they are no input of the "
-        "module, say where batches come from (loader = report.watch(loader)), or pass a function "
+        "module, say where batches come from (loader = report.watch(loader); by command, --watch), or pass a function "
         "loss_sum(outputs, batch)"
     )
 
