@@ -70,4 +70,5 @@ def write(own, report, clock, package):
         "bare_tokens_per_second": bare,
     }
     if own.windows.world.is_main:
+        print(report.text())
         write_json(own.output, document)

@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from ddp_tokens.audit.packing import pack
+from ddp_tokens.audit.packing import pack, unpack
 from ddp_tokens.errors import AuditError
 
-KEPT = 64  # batches that a loader may be ahead of the forward
+KEPT = 8  # batches that a loader may be ahead of the forward; what an evaluation takes is forgotten again
 
 
 class Watched:
@@ -36,7 +36,7 @@ class Watched:
     def taken(self, batch: Any) -> Any:
         """The batch, which is noted."""
         if not self._is_over:
-            self._taken.append(batch)
+            self._taken.append(_as_it_is(batch))
         return batch
 
     def take(self, arguments: Any, named: Any) -> Any:
@@ -79,6 +79,14 @@ class WatchedLoader:
         if name == "_loader":  # of one that copy is still making
             raise AttributeError(name)
         return getattr(self._loader, name)
+
+
+def _as_it_is(batch: Any) -> Any:
+    """With the same tensors: a loop may take something out of a dict, or put something else into a list."""
+    try:
+        return unpack(*pack(batch, "the batch"), lambda tensor: tensor)
+    except AuditError:  # is said of the forward that computes this batch, if one does
+        return batch
 
 
 def _shared(batch: list[torch.Tensor], inputs: list[torch.Tensor]) -> int:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from ddp_tokens.checks.verdict import FAIL, PASS
 from ddp_tokens.normalization import MEAN_OF_MEANS
 
-OF_MICROBATCHES = "mean_of_microbatch_means"
+MEAN_OF_MICROBATCH_MEANS = "mean_of_microbatch_means"
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ _OF_HUGGING_FACE = (
     _ACCELERATE.wrong(
         "accumulate",
         "accumulate(), as documented",
-        OF_MICROBATCHES,
+        MEAN_OF_MICROBATCH_MEANS,
         "Gather the window's count over all ranks before its first backward, and backpropagate the sum of the losses "
         "times num_processes and gradient_accumulation_steps, divided by that.",
         "accelerate_gathered_count",
@@ -102,7 +102,7 @@ _OF_HUGGING_FACE = (
     _HF.wrong(
         "named",
         "forward names num_items_in_batch only; average_tokens_across_devices, the default",
-        OF_MICROBATCHES,
+        MEAN_OF_MICROBATCH_MEANS,
         "Set accepts_loss_kwargs = True on the model's class, or let its forward take **kwargs: Trainer looks for "
         "nothing else.",
         "hf_trainer_declared",
@@ -110,7 +110,7 @@ _OF_HUGGING_FACE = (
     _HF.wrong(
         "named_per_device",
         "forward names num_items_in_batch only; average_tokens_across_devices=False",
-        OF_MICROBATCHES,
+        MEAN_OF_MICROBATCH_MEANS,
         "Leave average_tokens_across_devices at True, its default, and set accepts_loss_kwargs = True on the model's "
         "class, or let its forward take **kwargs.",
         "hf_trainer_declared",
@@ -120,7 +120,7 @@ _OF_HUGGING_FACE = (
 _OF_LIGHTNING = (
     _FABRIC.right("fabric_global_count", "global_count", _COUNTED),
     _FABRIC.wrong(
-        "documented", "no_backward_sync(), as documented", OF_MICROBATCHES, _COUNT_ALL, "fabric_global_count"
+        "documented", "no_backward_sync(), as documented", MEAN_OF_MICROBATCH_MEANS, _COUNT_ALL, "fabric_global_count"
     ),
     _LIGHTNING.right(
         "lightning_gathered_count", "gathered_count", "sums in training_step, divided in on_before_optimizer_step"
@@ -128,7 +128,7 @@ _OF_LIGHTNING = (
     _LIGHTNING.wrong(
         "mean",
         "accumulate_grad_batches, as documented",
-        OF_MICROBATCHES,
+        MEAN_OF_MICROBATCH_MEANS,
         "Return the sum of the losses times accumulate_grad_batches from training_step, and multiply each gradient in "
         "on_before_optimizer_step by world_size, divided by the tokens gathered from all ranks.",
         "lightning_gathered_count",
@@ -140,7 +140,7 @@ _OF_DEEPSPEED = (
     _DEEPSPEED.wrong(
         "documented",
         "the mean loss of each batch, as documented",
-        OF_MICROBATCHES,
+        MEAN_OF_MICROBATCH_MEANS,
         "Add up the window's tokens over all ranks, and call backward(loss, scale_wrt_gas=False) with the sum of the "
         "losses times the number of ranks, divided by that.",
         "deepspeed_global_count",

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from ddp_tokens.audit.packing import pack
 from ddp_tokens.audit.watched import KEPT, Watched
 from ddp_tokens.errors import AuditError
 
@@ -25,6 +26,16 @@ def watching(loader):
     return watched, watched.watch(loader)
 
 
+def is_of(found, batch):
+    """The same form, with tensors of the same memory."""
+    (tree, tensors), (of_batch, others) = pack(found, "found"), pack(batch, "batch")
+    return tree == of_batch and [one.data_ptr() for one in tensors] == [one.data_ptr() for one in others]
+
+
+def all_of(found, batches):
+    return len(found) == len(batches) and all(map(is_of, found, batches))
+
+
 def test_nothing_is_taken_where_nothing_is_watched():
     assert Watched().take([torch.ones(1)], {}) is None
 
@@ -38,27 +49,28 @@ def test_a_loader_is_gone_through_as_before():
 
 def test_batches_that_are_computed_one_by_one():
     watched, loader = watching(BATCHES)
-    assert [watched.take([batch["x"]], {}) for batch in loader] == BATCHES
+    assert all_of([watched.take([batch["x"]], {}) for batch in loader], BATCHES)
 
 
 def test_a_loader_that_is_ahead():
     """A trainer takes the next batch to know whether there is one."""
     watched, loader = watching(BATCHES)
     batches = list(loader)
-    assert [watched.take([], {"x": batch["x"]}) for batch in batches] == BATCHES
+    assert all_of([watched.take([], {"x": batch["x"]}) for batch in batches], BATCHES)
 
 
 def test_batches_that_are_computed_in_another_order():
     watched, loader = watching(BATCHES)
     batches = list(loader)
-    assert [watched.take([batches[place]["x"]], {}) for place in (2, 0, 1)] == [BATCHES[2], BATCHES[0], BATCHES[1]]
+    found = [watched.take([batches[place]["x"]], {}) for place in (2, 0, 1)]
+    assert all_of(found, [BATCHES[2], BATCHES[0], BATCHES[1]])
 
 
 def test_a_batch_is_found_by_its_content():
     """What a forward is given is a copy, as on another device."""
     watched, loader = watching(BATCHES)
     list(loader)
-    assert watched.take([{"inputs": (torch.tensor([3.0, 4.0]),)}], {}) is BATCHES[1]
+    assert is_of(watched.take([{"inputs": (torch.tensor([3.0, 4.0]),)}], {}), BATCHES[1])
 
 
 def test_the_batch_with_most_tensors_in_common():
@@ -66,15 +78,15 @@ def test_the_batch_with_most_tensors_in_common():
     one, other = {"x": torch.zeros(2), "mask": mask}, {"x": torch.full((2,), 5.0), "mask": mask}
     watched, loader = watching([one, other])
     list(loader)
-    assert watched.take([torch.full((2,), 5.0), torch.ones(2)], {}) is other
+    assert is_of(watched.take([torch.full((2,), 5.0), torch.ones(2)], {}), other)
 
 
 def test_of_equal_batches_the_oldest():
     one, other = rows(1, 2), rows(1, 2)
     watched, loader = watching([one, other])
     list(loader)
-    assert watched.take([rows(1, 2)["x"]], {}) is one
-    assert watched.take([rows(1, 2)["x"]], {}) is other
+    assert is_of(watched.take([rows(1, 2)["x"]], {}), one)
+    assert is_of(watched.take([rows(1, 2)["x"]], {}), other)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +111,7 @@ def test_an_empty_tensor_is_no_sign():
 def test_inputs_that_are_computed_from_the_only_batch():
     watched, loader = watching(BATCHES)
     for batch in loader:
-        assert watched.take([batch["x"] / 2], {}) is batch
+        assert is_of(watched.take([batch["x"] / 2], {}), batch)
 
 
 def test_inputs_that_are_computed_from_one_of_several_batches():
@@ -122,7 +134,7 @@ def test_a_forward_without_a_batch():
 def test_a_batch_is_computed_once():
     watched, loader = watching(BATCHES)
     next(iter(loader))
-    assert watched.take([BATCHES[0]["x"]], {}) is BATCHES[0]
+    assert is_of(watched.take([BATCHES[0]["x"]], {}), BATCHES[0])
     with pytest.raises(AuditError, match=r"^0 batches"):
         watched.take([BATCHES[0]["x"]], {})
 
@@ -133,13 +145,13 @@ def test_batches_of_an_evaluation_are_never_computed_and_do_not_disturb():
     _, evaluation = watching([])
     evaluation = watched.watch([rows(7, number) for number in range(5)])
     list(evaluation)
-    assert [watched.take([batch["x"]], {}) for batch in loader] == BATCHES
+    assert all_of([watched.take([batch["x"]], {}) for batch in loader], BATCHES)
 
 
 def test_only_the_newest_batches_are_kept():
     watched, loader = watching(rows(number) for number in range(KEPT + 1))
     batches = list(loader)
-    assert watched.take([batches[1]["x"]], {}) is batches[1]
+    assert is_of(watched.take([batches[1]["x"]], {}), batches[1])
     with pytest.raises(AuditError, match=f"^{KEPT - 1} batches were taken"):
         watched.take([batches[0]["x"]], {})
 
@@ -156,7 +168,7 @@ def test_batches_of_any_kind(kind):
     batches = [kind((batch["x"], batch["labels"])) for batch in BATCHES]
     watched, loader = watching(batches)
     list(loader)
-    assert watched.take([BATCHES[1]["x"]], {}) is batches[1]
+    assert is_of(watched.take([BATCHES[1]["x"]], {}), batches[1])
 
 
 def test_a_batch_that_cannot_be_taken_apart_is_refused():
@@ -188,7 +200,7 @@ def test_an_iterator_is_one_still():
     watched, batches = watching(iter(BATCHES))
     first = next(batches)
     assert first is BATCHES[0]
-    assert watched.take([first["x"]], {}) is first
+    assert is_of(watched.take([first["x"]], {}), first)
     assert list(batches) == BATCHES[1:]
     with pytest.raises(StopIteration):
         next(batches)
@@ -233,3 +245,22 @@ def test_nothing_is_kept_once_the_audit_is_over():
     assert [int(batch["labels"]) for batch in batches] == [2, 3]
     with pytest.raises(AuditError, match=r"^0 batches"):
         watched.take([rows(3)["x"]], {})
+
+
+def test_what_a_loop_takes_out_of_a_batch_is_still_there():
+    """`labels = batch.pop("labels")` is how many loops begin."""
+    watched, loader = watching([{"tokens": torch.tensor([3, 4]), "labels": torch.tensor([1, 0])}])
+    [batch] = loader
+    labels = batch.pop("labels")
+    batch["tokens"] = batch["tokens"] + 1
+    found = watched.take([torch.tensor([3, 4])], {})
+    assert found["labels"] is labels or torch.equal(found["labels"], labels)
+    assert torch.equal(found["tokens"], torch.tensor([3, 4]))
+
+
+def test_what_cannot_be_packed_does_not_disturb_the_loop():
+    watched, loader = watching([{"call": print, "tokens": torch.tensor([3, 4])}])
+    [batch] = loader
+    assert batch["call"] is print
+    with pytest.raises(AuditError, match="cannot be taken to another rank"):
+        watched.take([torch.tensor([3, 4])], {})
