@@ -85,9 +85,12 @@ def logits_in(outputs: Any, name: str) -> torch.Tensor:
         found = next((item for item in outputs if isinstance(item, torch.Tensor) and item.dim() > 1), None)
     found = outputs if found is None else found
     if not isinstance(found, torch.Tensor) or found.dim() < 2:
+        is_loss = isinstance(found, torch.Tensor) and found.dim() == 0
+        told = "a single number, as a loss is" if is_loss else f"a {type(outputs).__name__}"
         raise AuditError(
-            f"loss {name} finds no logits in what the module returned, a {type(outputs).__name__}: let it return them, "
-            "or pass a function loss_sum(outputs, batch)"
+            f"loss {name} finds no logits in what the module returned, {told}: audit the module that returns them "
+            "(in a LightningModule: put the layers into a module of their own), or pass a function loss_sum(outputs, "
+            "batch)"
         )
     return found
 

@@ -1,10 +1,12 @@
 """Which batch a forward computes, where its labels are no input of the module."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ddp_tokens.audit.packing import pack, unpack
 from ddp_tokens.errors import AuditError
@@ -19,15 +21,29 @@ class Watched:
         self.is_used = False
         self._is_over = False
         self._taken: deque[Any] = deque(maxlen=KEPT)
+        self._undo: Callable[[], None] | None = None
 
-    def watch(self, loader: Any) -> "WatchedLoader":
+    def watch(self, loader: Any) -> Any:
+        """The loader itself where it is a DataLoader, of which trainers make another one; else one that goes through it."""
         self.is_used = True
+        if isinstance(loader, DataLoader):
+            self.watch_all()
+            return loader
         return WatchedLoader(loader, self)
+
+    def watch_all(self) -> None:
+        """Every DataLoader, until `stop`. Those of which nothing is computed do no harm: content tells batches."""
+        self.is_used = True
+        if self._undo is None:
+            self._undo = _instead_of_next(self.taken)
 
     def stop(self) -> None:
         """Keeps nothing from here on; loaders go on."""
         self._is_over = True
         self._taken.clear()
+        if self._undo is not None:
+            self._undo()
+            self._undo = None
 
     def told(self, batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
@@ -52,6 +68,11 @@ class Watched:
             found = self._taken[place]
             del self._taken[place]
             return found
+        if not self._taken:
+            raise AuditError(
+                "the module was called with gradients more often than the watched loader gave batches: the audit takes "
+                "one forward for each batch, so watch the loader that the loop goes through, and call the module once"
+            )
         raise AuditError(
             f"{len(self._taken)} batches were taken from the watched loader and none has a tensor in common with what "
             "the module was called with: watch the loader whose batches the loop computes one by one"
@@ -79,6 +100,25 @@ class WatchedLoader:
         if name == "_loader":  # of one that copy is still making
             raise AttributeError(name)
         return getattr(self._loader, name)
+
+
+def _instead_of_next(noted: Callable[[Any], Any]) -> Callable[[], None]:
+    """Every batch of every DataLoader goes through `noted`, until the function that is returned is called."""
+    original = _BaseDataLoaderIter.__next__
+    is_over = False
+
+    def following(batches: Any) -> Any:
+        batch = original(batches)
+        return batch if is_over else noted(batch)
+
+    def undo() -> None:
+        nonlocal is_over
+        is_over = True
+        if _BaseDataLoaderIter.__next__ is following:
+            _BaseDataLoaderIter.__next__ = original
+
+    _BaseDataLoaderIter.__next__ = following
+    return undo
 
 
 def _as_it_is(batch: Any) -> Any:

@@ -90,3 +90,9 @@ def test_nothing_of_it_reaches_the_run():
 
     assert required(changing)
     assert torch.equal(LOGITS, kept)
+
+
+def test_a_loss_that_the_module_has_computed_itself_cannot_be_doubled():
+    """Its own mean, times the number of labels, is a sum: it stays the same, and yet it is none of a mean's doing."""
+    labels = torch.ones(3)
+    assert not require_sum(lambda loss, batch: (loss * 3, len(batch)), torch.tensor(0.5), labels, 3, 1.5, 3)

@@ -180,15 +180,20 @@ def test_logits_are_found(outputs):
 
 @pytest.mark.parametrize(
     ("outputs", "kind"),
-    [(torch.tensor(1.0), "Tensor"), (torch.ones(3), "Tensor"), ({"x": LOGITS}, "dict"), ((), "tuple")],
+    [
+        (torch.tensor(1.0), "a single number, as a loss is"),
+        (torch.ones(3), "a Tensor"),
+        ({"x": LOGITS}, "a dict"),
+        ((), "a tuple"),
+    ],
 )
 @pytest.mark.parametrize("name", NAMED)
 def test_an_output_without_logits_is_named(name, outputs, kind):
     with pytest.raises(AuditError) as refused:
         NAMED[name](outputs, {"labels": ONES})
     assert str(refused.value) == (
-        f"loss {name} finds no logits in what the module returned, a {kind}: let it return them, or pass a function "
-        "loss_sum(outputs, batch)"
+        f"loss {name} finds no logits in what the module returned, {kind}: audit the module that returns them (in a "
+        "LightningModule: put the layers into a module of their own), or pass a function loss_sum(outputs, batch)"
     )
 
 

@@ -127,7 +127,7 @@ def test_inputs_that_are_computed_from_one_of_several_batches():
 
 def test_a_forward_without_a_batch():
     watched, _ = watching(BATCHES)
-    with pytest.raises(AuditError, match=r"^0 batches were taken from the watched loader"):
+    with pytest.raises(AuditError, match=r"^the module was called with gradients more often"):
         watched.take([torch.ones(7)], {})
 
 
@@ -135,7 +135,7 @@ def test_a_batch_is_computed_once():
     watched, loader = watching(BATCHES)
     next(iter(loader))
     assert is_of(watched.take([BATCHES[0]["x"]], {}), BATCHES[0])
-    with pytest.raises(AuditError, match=r"^0 batches"):
+    with pytest.raises(AuditError, match=r"^the module was called with gradients more often"):
         watched.take([BATCHES[0]["x"]], {})
 
 
@@ -178,15 +178,57 @@ def test_a_batch_that_cannot_be_taken_apart_is_refused():
         watched.take([torch.ones(1)], {})
 
 
+class Loader(list):
+    batch_size = 2
+
+
 def test_attributes_are_those_of_the_loader():
-    loader = DataLoader([1, 2, 3], batch_size=2)
-    _, watching_one = watching(loader)
-    assert watching_one.batch_size == 2
-    assert watching_one.dataset is loader.dataset
-    assert len(watching_one) == 2
-    with pytest.raises(AttributeError, match="'DataLoader' object has no attribute 'nothing'"):
-        _ = watching_one.nothing
-    assert [batch.tolist() for batch in watching_one] == [[1, 2], [3]]
+    _, loader = watching(Loader(BATCHES))
+    assert loader.batch_size == 2
+    assert len(loader) == 3
+    with pytest.raises(AttributeError, match="'Loader' object has no attribute 'nothing'"):
+        _ = loader.nothing
+
+
+@pytest.fixture
+def of_torch():
+    """Watches a DataLoader of the three batches, and ends that."""
+    watched = Watched()
+    loader = DataLoader(BATCHES, batch_size=None, num_workers=0)
+    yield watched, watched.watch(loader), loader
+    watched.stop()
+
+
+def test_a_dataloader_stays_what_it_is(of_torch):
+    """Trainers ask for its kind, and make another one with a sampler for each rank: that one is watched as well."""
+    watched, watching_one, loader = of_torch
+    assert watching_one is loader
+    again = type(loader)(loader.dataset, batch_size=None, sampler=[2, 0])
+    assert type(iter(again)) is type(iter(loader))
+    for place, batch in zip((2, 0), again, strict=True):
+        assert is_of(watched.take([batch["x"]], {}), BATCHES[place])
+
+
+def test_nothing_of_torch_is_replaced_afterwards():
+    kind = type(iter(DataLoader(BATCHES, batch_size=None)))
+    following = kind.__next__
+    one, other = Watched(), Watched()
+    for watched in (one, other):
+        watched.watch(DataLoader(BATCHES, batch_size=None))
+    assert kind.__next__ is not following
+    other.stop()
+    assert len(list(DataLoader(BATCHES, batch_size=None))) == 3
+    assert is_of(one.take([BATCHES[2]["x"]], {}), BATCHES[2])
+    one.stop()
+    assert kind.__next__ is following
+
+
+def test_more_forwards_than_batches_are_named(of_torch):
+    watched, loader, _ = of_torch
+    for batch in loader:
+        watched.take([batch["x"]], {})
+    with pytest.raises(AuditError, match=r"^the module was called with gradients more often than the watched"):
+        watched.take([torch.ones(1)], {})
 
 
 def test_a_loader_without_a_length_has_none():
@@ -243,7 +285,7 @@ def test_nothing_is_kept_once_the_audit_is_over():
     gc.collect()
     assert first() is None
     assert [int(batch["labels"]) for batch in batches] == [2, 3]
-    with pytest.raises(AuditError, match=r"^0 batches"):
+    with pytest.raises(AuditError, match=r"^the module was called with gradients more often"):
         watched.take([rows(3)["x"]], {})
 
 
