@@ -24,7 +24,7 @@ class Watched:
         self._undo: Callable[[], None] | None = None
 
     def watch(self, loader: Any) -> Any:
-        """The loader itself where it is a DataLoader, of which trainers make another one; else one that goes through it."""
+        """A DataLoader itself, of which trainers make another one; else a loader that goes through it."""
         self.is_used = True
         if isinstance(loader, DataLoader):
             self.watch_all()
