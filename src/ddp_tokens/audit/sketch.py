@@ -6,14 +6,15 @@ of any vector with a relative standard deviation of sqrt(1 / (2 * BUCKETS)), 3 %
 "Finding frequent items in data streams"), and of one that repeats itself from block to block with at most 4 %, which is
 enough for what is told in multiples of tolerances. Gradients that are no longer than BUCKETS are their own sketch.
 
-Coordinates of one row never meet in a bucket, and those of two rows meet by chance only: each row is turned by a number
-of its own, since a gradient may well have all its length in one column, that of an input which is larger than others.
+BUCKETS is a prime number, so that the coordinates of one column of a layer spread over the buckets, however wide the
+layer is, unless as a multiple of BUCKETS: a gradient may well have all its length in the column of one large input.
 """
 
-import torch
-from torch.nn.functional import pad
+from functools import cache
 
-BUCKETS = 512
+import torch
+
+BUCKETS = 521
 ROWS = 512  # of a block, which is what is added to the buckets at a time: 2 MiB of float64
 SEED = 20
 
@@ -24,24 +25,29 @@ def sketch(vector: torch.Tensor) -> torch.Tensor:
     if flat.numel() <= BUCKETS:
         return flat.double().cpu().clone()
     total = torch.zeros(BUCKETS, dtype=torch.float64, device=flat.device)
-    places, signs, of_blocks, turns = _drawn(flat.device, -(-flat.numel() // (ROWS * BUCKETS)))
+    signs = _signs(SEED, flat.device)
+    of_blocks, turns = _of_blocks(SEED + 1, -(-flat.numel() // (ROWS * BUCKETS)))
     for index, block in enumerate(flat.split(ROWS * BUCKETS)):
-        rows = pad(block, (0, -block.numel() % BUCKETS)).view(-1, BUCKETS)
-        folded = (rows.gather(1, places[: len(rows)]) * signs[: len(rows)]).sum(0)
+        whole = block.numel() // BUCKETS
+        folded = (block[: whole * BUCKETS].view(-1, BUCKETS) * signs[:whole]).sum(0)
+        rest = block[whole * BUCKETS :]
+        if len(rest):
+            folded[: len(rest)] += rest * signs[whole, : len(rest)]
         total += of_blocks[index] * folded.roll(turns[index])
     return total.cpu()
 
 
-def _drawn(device: torch.device, blocks: int) -> tuple[torch.Tensor, torch.Tensor, list[int], list[int]]:
-    """Of a block: which column of a row comes to each bucket, and with which sign. Of each block: its sign, and by how
-    many buckets it is turned. Whatever torch.set_default_device says, they are drawn on the CPU.
-    """
-    generator = torch.Generator().manual_seed(SEED)
+@cache
+def _signs(seed: int, device: torch.device) -> torch.Tensor:
+    """Of the coordinates of a block. Whatever torch.set_default_device says, they are drawn on the CPU."""
+    drawn = torch.randint(0, 2, (ROWS, BUCKETS), generator=torch.Generator().manual_seed(seed), device="cpu")
+    return (drawn.double() * 2 - 1).to(device)
 
-    def draw(below: int, *shape: int) -> torch.Tensor:
-        return torch.randint(0, below, shape, generator=generator, device="cpu")
 
-    signs = draw(2, ROWS, BUCKETS).double() * 2 - 1
-    places = (torch.arange(BUCKETS, device="cpu") - draw(BUCKETS, ROWS, 1)) % BUCKETS
-    of_blocks = draw(2, blocks) * 2 - 1
-    return places.to(device), signs.to(device), of_blocks.tolist(), draw(BUCKETS, blocks).tolist()
+@cache
+def _of_blocks(seed: int, number: int) -> tuple[list[int], list[int]]:
+    """Of each block its sign, and by how many buckets it is turned."""
+    generator = torch.Generator().manual_seed(seed)
+    signs = torch.randint(0, 2, (number,), generator=generator, device="cpu") * 2 - 1
+    turns = torch.randint(0, BUCKETS, (number,), generator=generator, device="cpu")
+    return signs.tolist(), turns.tolist()

@@ -103,14 +103,16 @@ def test_lengths_of_random_gradients_are_kept(length):
     assert found.pow(2).mean().sqrt() < 1.4 * DEVIATION
 
 
-@pytest.mark.parametrize("width", [BUCKETS // 2, BUCKETS, 2 * BUCKETS, 3 * BUCKETS])
+@pytest.mark.parametrize("width", [64, 256, 512, 520, 522, 768, 1024, 4096])
 def test_a_gradient_in_one_column_keeps_its_length(width, monkeypatch):
-    """As where one input is larger than all others: the gradient of a linear layer is an outer product with it."""
-    gradient = torch.zeros(300, width)
-    gradient[:, 5] = drawn(300).float()
+    """As where one input is larger than all others: the gradient of a linear layer is an outer product with it. Every
+    BUCKETS rows of it never meet.
+    """
+    gradient = torch.zeros(3000, width)
+    gradient[:, 5] = drawn(3000).float()
     found = over_seeds(gradient, monkeypatch)
     assert found.abs().max() < 5 * DEVIATION
-    assert 0.4 * DEVIATION < found.pow(2).mean().sqrt() < 1.4 * DEVIATION
+    assert found.pow(2).mean().sqrt() < 1.4 * DEVIATION
 
 
 def test_a_gradient_that_repeats_from_block_to_block_keeps_its_length(monkeypatch):
