@@ -127,7 +127,7 @@ class Recorder:
         return {id(one): self._kept.get(id(one), (one.detach(),))[0] for one in self.module.parameters()}
 
     def versions(self) -> int:
-        """Of all parameters together; changes with every update in place."""
+        """Of all parameters together, as `weights` has them; changes with every update in place."""
         return sum(self._kept.get(id(one), (None, one._version))[1] for one in self.module.parameters())
 
     def _before(self, module: nn.Module, arguments: Any, named: Any) -> None:
@@ -144,7 +144,7 @@ class Recorder:
             tensors=[],
             generators=read_generators(str(device)),
             autocast=_autocast(self.module, device),
-            versions=self.versions(),
+            versions=sum(parameter._version for parameter in parameters),  # also where older ones are kept
             gradients_due=any(before.units and before.has_backward for before in self.microbatches),
             gradients_there=_any_gradient(parameters),
             collectives=[self._counter()],

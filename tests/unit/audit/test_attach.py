@@ -159,6 +159,31 @@ def test_a_loop_that_updates_inside():
     assert found_of(audited(Loop(updating)))[0][1][0] == "weights_updated_inside"
 
 
+@pytest.mark.parametrize("lr", [0.1, 1e-5])
+def test_another_optimizer_that_updates_inside(lr):
+    loop = Loop()
+    loop.optimizer = torch.optim.SGD(loop.model.head.parameters(), lr=0.1)
+    other = torch.optim.SGD(loop.model.hidden.parameters(), lr=lr)
+
+    def updating(model, window):
+        for tokens in window:
+            (summed(model, tokens) / sum(one.numel() for one in window)).backward()
+            other.step()
+
+    loop.backward = updating
+    report = audited(loop, windows=1)
+    assert report.outcome == "fail"
+    assert report.windows[0]["verdict"]["diagnosis"][0] == "weights_updated_inside"
+
+
+def test_another_optimizer_that_updates_at_the_end():
+    loop = Loop()
+    loop.optimizer = torch.optim.SGD(loop.model.head.parameters(), lr=0.1)
+    other = torch.optim.SGD(loop.model.hidden.parameters(), lr=0.1)
+    loop.between = lambda model: other.step()
+    assert found_of(audited(loop)) == [("pass", [])] * 2
+
+
 @pytest.mark.parametrize("max_norm", [0.01, 1e6])
 def test_clipping_is_undone(max_norm):
     def clip(model):
