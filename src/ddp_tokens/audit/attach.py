@@ -187,6 +187,7 @@ class Listener:
         self.recorder.is_deaf = True
         try:
             began = time.perf_counter()
+            self.recorder.settle()
             window = RankWindow(
                 number=number,
                 module=self.module,
