@@ -76,12 +76,12 @@ class Listener:
         self._model = model
         network = network_of(model)
         self.module = innermost(network)
-        self.report = Report(self._watch, windows)
+        self._watched = watched or Watched()
+        self.report = Report(self._watched.watch, windows)
         self._loss_sum = loss_sum_of(loss_sum)
         self._windows, self._tolerances = windows, tolerances
         self._after_last = after_last
         self._exchange = Exchange(timeout_s)
-        self._watched = watched or Watched()
         self.is_last_watching = watched is None
         self._optimizer = None if optimizer is None else torch_optimizer(optimizer)
         self._other_steps = 0
@@ -107,6 +107,7 @@ class Listener:
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
+        self._exchange.close()
 
     def _stop_outside(self, *_: Any) -> None:
         if self._in_step is None:
@@ -135,9 +136,6 @@ class Listener:
         else:
             why = f"{name} never ran with gradients enabled inside the block: pass the module that is trained"
         raise AuditError(f"nothing was audited: {why}")
-
-    def _watch(self, loader: Any) -> Any:
-        return self._watched.watch(loader)
 
     def before_step(self, optimizer: torch.optim.Optimizer, arguments: Any, named: Any) -> None:
         """A hook of all optimizers. Torch calls an optimizer's own ones after it, which may change the gradient yet:

@@ -1,8 +1,10 @@
 """Loops of one process, audited: right ones, wrong ones, and those that cannot be audited as asked."""
 
 import copy
+import gc
 import json
 import random
+import weakref
 from collections import UserDict
 
 import numpy
@@ -429,6 +431,16 @@ def test_no_hook_of_the_audit_stays_in_the_optimizer():
         audited(loop)
     handle.remove()
     assert not loop.optimizer._optimizer_step_pre_hooks
+
+
+def test_a_report_holds_neither_model_nor_optimizer():
+    loop = Loop()
+    report = audited(loop, windows=1)
+    left = [weakref.ref(loop.model), weakref.ref(loop.optimizer)]
+    del loop
+    gc.collect()
+    assert [one() for one in left] == [None, None]
+    assert report.outcome == "pass"
 
 
 def test_two_models_at_once():
