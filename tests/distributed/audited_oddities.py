@@ -93,6 +93,18 @@ class Communicates(Words):
         return hidden - mean
 
 
+class Decaying(Words):
+    """A factor becomes smaller with each forward, and differs by rank: what rank 0 holds is not what rank 1 had."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("factor", torch.tensor(1.0 + dist.get_rank()))
+
+    def hidden(self, tokens: torch.Tensor) -> torch.Tensor:
+        self.factor.mul_(0.99)
+        return super().hidden(tokens) * self.factor
+
+
 class Sharded(Loop):
     def wrapped(self, ddp: dict[str, Any]) -> nn.Module:
         for part in (self.bare.inner, self.bare.outer, self.bare):
@@ -164,6 +176,22 @@ def hooks_there(loop: Loop) -> list[Any]:
         torch.get_num_threads(),
         torch.get_default_dtype() == torch.float32,
     ]
+
+
+def groups_of(world: World) -> dict[str, Any]:
+    """How many there are before an audit, inside of it, and after it; the run's own goes on after that."""
+    numbers = [len(dist.distributed_c10d._world.pg_map)]
+    loop = Loop(world)
+    with audit(loop.model, loop.optimizer, loss_sum=loss_sum, windows=1, timeout_s=20) as report:
+        loop.windows(1)
+        numbers.append(len(dist.distributed_c10d._world.pg_map))
+        loop.windows(1)
+        numbers.append(len(dist.distributed_c10d._world.pg_map))
+    again = Loop(world).audited(count=1)  # groups are made anew
+    numbers.append(len(dist.distributed_c10d._world.pg_map))
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    return {"numbers": numbers, "outcomes": [report.outcome, again["outcome"]], "total": float(total)}
 
 
 class Own(Exception):

@@ -35,6 +35,9 @@ def unequal(world: World) -> dict[str, Any]:
             "zero not named": lambda w: odd.with_shards_of_state(Loop(w)).audited(optimizer=None),
             "two": odd.two_audits,
             "hooks": odd.hooks_of,
+            "groups": odd.groups_of,
+            "buffer": lambda w: Loop(w, odd.Decaying, broadcast_buffers=False).audited(),
+            "buffer means": lambda w: Loop(w, odd.Decaying, way="mean_of_means", broadcast_buffers=False).audited(),
         },
     )
 
@@ -47,7 +50,7 @@ def found(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    "case", ["none on a rank", "uneven", "no units", "sharded", "in half", "zero", "zero not named"]
+    "case", ["none on a rank", "uneven", "no units", "sharded", "in half", "zero", "zero not named", "buffer"]
 )
 def test_it_passes(found, case):
     assert found[case].get("outcomes") == ["pass", "pass"], found[case]
@@ -61,6 +64,7 @@ def test_it_passes(found, case):
         ("sharded means", ["mean_of_means"]),
         ("in half means", ["mean_of_means"]),
         ("zero means", ["mean_of_means"]),
+        ("buffer means", ["mean_of_means"]),
     ],
 )
 def test_it_fails(found, case, diagnosis):
@@ -107,6 +111,14 @@ def test_nothing_stays_of_an_audit(found):
     assert of_hooks["after an exception"]
     assert of_hooks["exception"] == ["Own", "as it is", True, True]
     assert of_hooks["windows"] == 1
+
+
+def test_the_groups_of_an_audit_are_gone_after_it(found):
+    of_groups = found["groups"]
+    before, inside, after, again = of_groups["numbers"]
+    assert (inside, after, again) == (before + 2, before, before)
+    assert of_groups["outcomes"] == ["pass", "pass"]
+    assert of_groups["total"] == 2.0
 
 
 def test_ranks_with_other_numbers_of_updates_do_not_wait_forever(tmp_path):

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
 from ddp_tokens.audit.between import Between
@@ -76,12 +76,12 @@ class Listener:
         self._model = model
         network = network_of(model)
         self.module = innermost(network)
-        self.report = Report(self._watch, windows)
+        self._watched = watched or Watched()
+        self.report = Report(self._watched.watch, windows)
         self._loss_sum = loss_sum_of(loss_sum)
         self._windows, self._tolerances = windows, tolerances
         self._after_last = after_last
         self._exchange = Exchange(timeout_s)
-        self._watched = watched or Watched()
         self.is_last_watching = watched is None
         self._optimizer = None if optimizer is None else torch_optimizer(optimizer)
         self._other_steps = 0
@@ -94,16 +94,29 @@ class Listener:
         )
         self._between = Between(self.module.parameters, lambda: len(self.recorder.complete), self._skipped)
         self._hooks: list[RemovableHandle] = []
+        self._in_step: RemovableHandle | None = None
 
     def listen_to_steps(self) -> None:
         self._hooks.append(register_optimizer_step_pre_hook(self.before_step))
+        self._hooks.append(register_optimizer_step_post_hook(self.after_step))
 
     def stop(self) -> None:
         """Not inside a step of the optimizer, which goes through its hooks just then."""
         self._quieten()
+        self._leave_step()
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
+        self._exchange.close()
+
+    def _stop_outside(self, *_: Any) -> None:
+        if self._in_step is None:
+            self.stop()
+
+    def _leave_step(self) -> None:
+        if self._in_step is not None:
+            self._in_step.remove()
+            self._in_step = None
 
     def _quieten(self) -> None:
         self.recorder.stop()
@@ -124,21 +137,30 @@ class Listener:
             why = f"{name} never ran with gradients enabled inside the block: pass the module that is trained"
         raise AuditError(f"nothing was audited: {why}")
 
-    def _watch(self, loader: Any) -> Any:
-        return self._watched.watch(loader)
-
-    def before_step(self, optimizer: torch.optim.Optimizer, arguments: Any, named: Any) -> Any:
-        """A hook of optimizers. One that is given a closure computes the gradient inside its step."""
+    def before_step(self, optimizer: torch.optim.Optimizer, arguments: Any, named: Any) -> None:
+        """A hook of all optimizers. Torch calls an optimizer's own ones after it, which may change the gradient yet:
+        one that is added here is the last of them.
+        """
+        self._leave_step()  # of one that raised
         if not self._shared(optimizer):
             self._other_steps += 1
-            return None
+            return
         if self._optimizer is None:
             self._optimizer = optimizer
         if len(self.report.windows) >= self._windows:
-            return None
+            return
         if optimizer is not self._optimizer:
             self.recorder.keep_weights([one for group in optimizer.param_groups for one in group["params"]])
-            return None
+            return
+        self._in_step = optimizer.register_step_pre_hook(self._at_update)
+
+    def after_step(self, optimizer: torch.optim.Optimizer, arguments: Any, named: Any) -> None:
+        """A hook of all optimizers, when none goes through the hooks that are called before it."""
+        if optimizer is self._optimizer:
+            self._leave_step()
+
+    def _at_update(self, optimizer: torch.optim.Optimizer, arguments: Any, named: Any) -> Any:
+        """An optimizer that is given a closure computes the gradient inside its step."""
         closure = named.get("closure", arguments[1] if len(arguments) > 1 else None)
         if closure is None:
             self._complete()
@@ -163,6 +185,7 @@ class Listener:
         self.recorder.is_deaf = True
         try:
             began = time.perf_counter()
+            self.recorder.settle()
             window = RankWindow(
                 number=number,
                 module=self.module,
@@ -187,7 +210,7 @@ class Listener:
         self._forget()
         if number == self._windows:
             self._quieten()
-            self._hooks.append(self.module.register_forward_pre_hook(lambda *_: self.stop()))
+            self._hooks.append(self.module.register_forward_pre_hook(self._stop_outside))
             if self._after_last is not None:
                 self._after_last()
 

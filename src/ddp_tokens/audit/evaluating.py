@@ -1,5 +1,6 @@
 """What a loss_sum returns, checked."""
 
+import dataclasses
 import math
 from typing import Any
 
@@ -52,3 +53,21 @@ def _whole_number(value: Any) -> int | None:
 
 def _kind(value: Any) -> str:
     return f"a {type(value).__name__}"
+
+
+def differentiable_in(value: Any, seen: set[int]) -> list[torch.Tensor]:
+    """The tensors themselves; packing detaches them."""
+    if isinstance(value, torch.Tensor):
+        return [value] if value.requires_grad else []
+    if id(value) in seen:
+        return []
+    seen.add(id(value))
+    if isinstance(value, dict):
+        parts = list(value.values())
+    elif isinstance(value, list | tuple):
+        parts = list(value)
+    elif dataclasses.is_dataclass(value):
+        parts = [getattr(value, field.name, None) for field in dataclasses.fields(value)]
+    else:
+        parts = list(getattr(value, "__dict__", {}).values())
+    return [tensor for part in parts for tensor in differentiable_in(part, seen)]

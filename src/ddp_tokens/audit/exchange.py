@@ -22,6 +22,13 @@ class Exchange:
         self._meeting: dist.ProcessGroup | None = None
         self._waiting: dist.ProcessGroup | None = None
 
+    def close(self) -> None:
+        """Its groups are gone, on this rank; no other rank is waited for. Another window would make new ones."""
+        for group in (self._waiting, self._meeting):
+            if group is not None and group in dist.distributed_c10d._world.pg_map:  # else the run has left all
+                dist.destroy_process_group(group)
+        self._meeting = self._waiting = None
+
     @property
     def size(self) -> int:
         return dist.get_world_size() if dist.is_initialized() else 1

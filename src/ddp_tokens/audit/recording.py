@@ -4,7 +4,6 @@ Hooks only look. They draw no random number, and what they keep are copies on th
 disturb the run: it is kept, and told at the update of a window that it belongs to.
 """
 
-import dataclasses
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,8 +16,9 @@ from torch import nn
 from torch.autograd.graph import register_multi_grad_hook
 from torch.utils.checkpoint import CheckpointFunction
 
+from ddp_tokens.audit.buffers import Buffers, State, moved
 from ddp_tokens.audit.doubling import require_sum
-from ddp_tokens.audit.evaluating import evaluated
+from ddp_tokens.audit.evaluating import differentiable_in, evaluated
 from ddp_tokens.audit.inputs import batch_of, rows_of
 from ddp_tokens.audit.losses import LossSum
 from ddp_tokens.audit.packing import Tree, pack, unpack
@@ -33,10 +33,11 @@ MIB = 2**20
 
 @dataclass
 class Microbatch:
-    """`tree`, `tensors`: arguments, keyword arguments, and the watched batch, or None. `generators`: before the
-    forward. `autocast`: dtype, or None. `versions`: of all parameters, which an update changes. `gradients_due`: a
-    backward of the window came before. `collectives`: of the run's groups before the forward, after it, when
-    backward began, and when it ended. `problem`: why it cannot be audited, or None.
+    """`tree`, `tensors`: arguments, keyword arguments, the watched batch, or None, and, where forward changes buffers
+    of the module, what these held. `generators` and `state`, all buffers: before the forward. `autocast`: dtype, or
+    None. `versions`: of all parameters, which an update changes. `gradients_due`: a backward of the window came before.
+    `collectives`: of the run's groups before the forward, after it, when backward began, and when it ended. `problem`:
+    why it cannot be audited, or None.
     """
 
     tree: Tree
@@ -55,6 +56,7 @@ class Microbatch:
     has_backward: bool = False
     is_kept: bool = True
     problem: str | None = None
+    state: State = field(default_factory=dict)
 
     @property
     def bytes(self) -> int:
@@ -88,6 +90,7 @@ class Recorder:
         self._counter = counter
         self._pending: list[tuple[Microbatch, Any]] = []
         self._kept: dict[int, tuple[torch.Tensor, int]] = {}
+        self._buffers = Buffers(module, self.limit)
         # The first of all: other hooks may change what the module is given, and do so again when it is computed again;
         # those of fully_shard gather its parameters.
         before, after = torch.compiler.disable(self._before), torch.compiler.disable(self._after)
@@ -115,6 +118,18 @@ class Recorder:
         self.microbatches = []
         self._pending = []
         self._kept = {}
+        self._buffers.clear()
+
+    def settle(self) -> None:
+        """At the update: what buffers held goes with the inputs, for those that changed inside the window."""
+        ones = [one for one in self.complete if one.is_kept and one.problem is None]
+        names = moved(self.module, [one.state for one in ones])
+        for one in ones:
+            state = {name: copy for name, copy in one.state.items() if name in names}
+            if state:
+                with _noted(one):
+                    given = unpack(one.tree, one.tensors, lambda tensor: tensor)
+                    one.tree, one.tensors = pack([*given, state], "an input")
 
     def keep_weights(self, parameters: Sequence[torch.Tensor]) -> None:
         """Another optimizer is about to update these, after a backward of the window and before its own update."""
@@ -127,7 +142,7 @@ class Recorder:
         return {id(one): self._kept.get(id(one), (one.detach(),))[0] for one in self.module.parameters()}
 
     def versions(self) -> int:
-        """Of all parameters together; changes with every update in place."""
+        """Of all parameters together, as `weights` has them; changes with every update in place."""
         return sum(self._kept.get(id(one), (None, one._version))[1] for one in self.module.parameters())
 
     def _before(self, module: nn.Module, arguments: Any, named: Any) -> None:
@@ -144,7 +159,7 @@ class Recorder:
             tensors=[],
             generators=read_generators(str(device)),
             autocast=_autocast(self.module, device),
-            versions=self.versions(),
+            versions=sum(parameter._version for parameter in parameters),  # also where older ones are kept
             gradients_due=any(before.units and before.has_backward for before in self.microbatches),
             gradients_there=_any_gradient(parameters),
             collectives=[self._counter()],
@@ -154,15 +169,19 @@ class Recorder:
             given = [list(arguments), dict(named), self._watched.take(arguments, named)]
             one.tree, tensors = pack(given, "an input")
             one.tensors = self._copies(one, tensors)
+            one.state = self._buffers.before_forward(self._taken() + one.bytes)
         self.microbatches.append(one)
         self._pending.append((one, None if one.is_kept else given))
 
     def _copies(self, one: Microbatch, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-        one.is_kept = sum(other.bytes for other in self.microbatches) + size <= self.limit
+        one.is_kept = self._taken() + self._buffers.bytes + size <= self.limit
         if not one.is_kept:
             return []
         return [tensor.cpu() if tensor.device.type != "cpu" else tensor.clone() for tensor in tensors]
+
+    def _taken(self) -> int:
+        return sum(one.bytes for one in self.microbatches)
 
     def _after(self, module: nn.Module, arguments: Any, named: Any, outputs: Any) -> None:
         if self.is_deaf or not self._pending or not _is_training():
@@ -172,6 +191,8 @@ class Recorder:
         if one.problem is None:
             with _noted(one):
                 self._evaluate(one, given, outputs)
+                if not self._buffers.has_all(one.state):
+                    one.is_kept, one.tensors = False, []
         self._watch_backward(one, outputs)
 
     def _evaluate(self, one: Microbatch, given: Any, outputs: Any) -> None:
@@ -203,7 +224,7 @@ class Recorder:
         def ended() -> None:
             one.collectives.append(self._counter())
 
-        differentiable = _differentiable(outputs, set())
+        differentiable = differentiable_in(outputs, set())
         if differentiable:
             register_multi_grad_hook(differentiable, reached, mode="any")
 
@@ -223,24 +244,6 @@ def _noted(one: Microbatch) -> Iterator[None]:
         one.problem = str(error)
     except Exception as error:
         one.problem = f"a microbatch cannot be recorded: {type(error).__name__}: {error}"
-
-
-def _differentiable(value: Any, seen: set[int]) -> list[torch.Tensor]:
-    """The tensors themselves; packing detaches them."""
-    if isinstance(value, torch.Tensor):
-        return [value] if value.requires_grad else []
-    if id(value) in seen:
-        return []
-    seen.add(id(value))
-    if isinstance(value, dict):
-        parts = list(value.values())
-    elif isinstance(value, list | tuple):
-        parts = list(value)
-    elif dataclasses.is_dataclass(value):
-        parts = [getattr(value, field.name, None) for field in dataclasses.fields(value)]
-    else:
-        parts = list(getattr(value, "__dict__", {}).values())
-    return [tensor for part in parts for tensor in _differentiable(part, seen)]
 
 
 def _device(parameters: Sequence[torch.Tensor]) -> torch.device:

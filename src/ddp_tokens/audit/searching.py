@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import DataLoader
 
 from ddp_tokens.audit.attach import Listener
@@ -42,7 +42,10 @@ class Search:
         def iterate(loader: Any) -> Iterator[Any]:
             return search._watched.told(search._iter_of_loaders(loader))
 
-        hook = register_optimizer_step_pre_hook(self._before_step)
+        hooks = [
+            register_optimizer_step_pre_hook(self._before_step),
+            register_optimizer_step_post_hook(self._after_step),
+        ]
         nn.Module.__call__ = call
         if self._watched.is_used:
             DataLoader.__iter__ = iterate
@@ -51,7 +54,8 @@ class Search:
         finally:
             nn.Module.__call__ = self._call_of_modules
             DataLoader.__iter__ = self._iter_of_loaders
-            hook.remove()
+            for hook in hooks:
+                hook.remove()
             for listener in self._listeners.values():
                 listener.stop()
 
@@ -71,12 +75,15 @@ class Search:
             if network not in self._listeners:
                 self._listeners[network] = self._listen(module, self._watched)
 
-    def _before_step(self, optimizer: torch.optim.Optimizer, arguments: Any, named: Any) -> Any:
+    def _before_step(self, optimizer: torch.optim.Optimizer, arguments: Any, named: Any) -> None:
         if self.found is None:
             self._choose(optimizer)
-        if self.found is None:
-            return None
-        return self.found.before_step(optimizer, arguments, named)
+        if self.found is not None:
+            self.found.before_step(optimizer, arguments, named)
+
+    def _after_step(self, optimizer: torch.optim.Optimizer, arguments: Any, named: Any) -> None:
+        if self.found is not None:
+            self.found.after_step(optimizer, arguments, named)
 
     def _choose(self, optimizer: torch.optim.Optimizer) -> None:
         shared = {listener: listener.shared_with(optimizer) for listener in self._listeners.values()}

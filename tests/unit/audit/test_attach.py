@@ -1,8 +1,10 @@
 """Loops of one process, audited: right ones, wrong ones, and those that cannot be audited as asked."""
 
 import copy
+import gc
 import json
 import random
+import weakref
 from collections import UserDict
 
 import numpy
@@ -31,6 +33,7 @@ def nothing_is_left():
     torch.manual_seed(0)
     yield
     assert not GLOBAL_HOOKS
+    assert not torch_optimizers._global_optimizer_post_hooks
     assert clip_grad._clip_grads_with_norm_ is CLIP
 
 
@@ -156,6 +159,31 @@ def test_a_loop_that_updates_inside():
                 model.head.bias.add_(1e-3)
 
     assert found_of(audited(Loop(updating)))[0][1][0] == "weights_updated_inside"
+
+
+@pytest.mark.parametrize("lr", [0.1, 1e-5])
+def test_another_optimizer_that_updates_inside(lr):
+    loop = Loop()
+    loop.optimizer = torch.optim.SGD(loop.model.head.parameters(), lr=0.1)
+    other = torch.optim.SGD(loop.model.hidden.parameters(), lr=lr)
+
+    def updating(model, window):
+        for tokens in window:
+            (summed(model, tokens) / sum(one.numel() for one in window)).backward()
+            other.step()
+
+    loop.backward = updating
+    report = audited(loop, windows=1)
+    assert report.outcome == "fail"
+    assert report.windows[0]["verdict"]["diagnosis"][0] == "weights_updated_inside"
+
+
+def test_another_optimizer_that_updates_at_the_end():
+    loop = Loop()
+    loop.optimizer = torch.optim.SGD(loop.model.head.parameters(), lr=0.1)
+    other = torch.optim.SGD(loop.model.hidden.parameters(), lr=0.1)
+    loop.between = lambda model: other.step()
+    assert found_of(audited(loop)) == [("pass", [])] * 2
 
 
 @pytest.mark.parametrize("max_norm", [0.01, 1e6])
@@ -347,6 +375,72 @@ def test_other_hooks_of_an_optimizer_are_called_as_before():
         loop.train(2)
     handle.remove()
     assert called == ["global", "first", "last"] * 2
+
+
+def multiplying(loop, factor):
+    """Its optimizer's own hook changes the gradient before each update."""
+
+    def multiply(*_):
+        for parameter in loop.model.parameters():
+            parameter.grad.mul_(factor)
+
+    loop.optimizer.register_step_pre_hook(multiply)
+    return loop
+
+
+def test_what_an_optimizers_own_hook_does_to_the_gradient_is_judged():
+    assert found_of(audited(multiplying(Loop(), 3.7))) == [("fail", ["scaled"])] * 2
+    divided = multiplying(Loop(scaled(1.0), accumulation=1, model=Model()), 1 / 2)
+    assert found_of(audited(divided, windows=1)) == [("pass", [])]  # the first batch has 2 units
+
+
+def test_a_hook_that_is_added_inside_the_block_is_judged_too():
+    loop = Loop()
+    with audit(loop.model, loop.optimizer, loss_sum=loss_sum, windows=1) as report:
+        multiplying(loop, 3.7)
+        loop.train(1)
+    assert report.outcome == "fail"
+
+
+def test_an_own_hook_and_a_closure():
+    def of_step(loop):
+        def closure():
+            loop.optimizer.zero_grad()
+            right(loop.model, tokens_of(2))
+            return torch.tensor(0.0)
+
+        return lambda: loop.optimizer.step(closure)
+
+    loop, called = Loop(), []
+    loop.optimizer.register_step_pre_hook(lambda *_: called.append(1))
+    assert found_of(audited(loop, of_step(loop), windows=1)) == [("pass", [])]
+    assert called == [1]
+
+
+def test_no_hook_of_the_audit_stays_in_the_optimizer():
+    loop = Loop()
+    audited(loop, windows=1)
+    assert not loop.optimizer._optimizer_step_pre_hooks
+
+    def raising(*_):
+        raise ZeroDivisionError
+
+    loop = Loop()
+    handle = loop.optimizer.register_step_pre_hook(raising)
+    with pytest.raises(ZeroDivisionError):
+        audited(loop)
+    handle.remove()
+    assert not loop.optimizer._optimizer_step_pre_hooks
+
+
+def test_a_report_holds_neither_model_nor_optimizer():
+    loop = Loop()
+    report = audited(loop, windows=1)
+    left = [weakref.ref(loop.model), weakref.ref(loop.optimizer)]
+    del loop
+    gc.collect()
+    assert [one() for one in left] == [None, None]
+    assert report.outcome == "pass"
 
 
 def test_two_models_at_once():

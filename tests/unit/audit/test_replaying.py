@@ -314,12 +314,12 @@ def differs(in_run, native, exact, **how):
     ("in_run", "native", "exact", "is_same"),
     [
         (100.0, 100.0, 100.0, True),
-        (100.0, 100.0099, 100.0, True),
-        (100.0, 100.011, 100.0, False),
+        (100.0, 100.00099, 100.0, True),
+        (100.0, 100.0011, 100.0, False),
         (100.0, 100.0, 100.099, True),
         (100.0, 100.0, 100.11, False),
-        (0.001, 0.001099, 0.001, True),  # below 1, absolutely
-        (0.0, 0.00011, 0.0, False),
+        (0.001, 0.0010099, 0.001, True),  # below 1, absolutely
+        (0.0, 0.000011, 0.0, False),
         (-100.0, 100.0, -100.0, False),
         (float("nan"), float("nan"), float("nan"), False),
         (100.0, float("nan"), 100.0, False),
@@ -328,6 +328,15 @@ def differs(in_run, native, exact, **how):
 )
 def test_how_near_a_loss_sum_must_come_again(in_run, native, exact, is_same):
     assert differs(in_run, native, exact) == (None if is_same else PLACE)
+
+
+@pytest.mark.parametrize(("native", "is_same"), [(100.0099, True), (100.011, False)])
+def test_kernels_of_fewer_digits_need_not_come_as_near(native, is_same):
+    torch.set_float32_matmul_precision("high")
+    try:
+        assert differs(100.0, native, 100.0) == (None if is_same else PLACE)
+    finally:
+        torch.set_float32_matmul_precision("highest")
 
 
 def test_half_precision_comes_less_near():
