@@ -6,6 +6,7 @@ from ddp_tokens.checks import meanings
 
 CLIPPED = "clipped"
 CLIPPED_INSIDE = "clipped_inside_window"
+CLIPPED_WHILE_SCALED = "clipped_while_scaled"
 NOT_CLEARED = "gradients_not_cleared"
 MISSING = "gradient_missing"
 NOT_DIVIDED = "not_divided"
@@ -16,6 +17,7 @@ MEANINGS = {
     **meanings.MEANINGS,
     CLIPPED: "the right direction in a shorter length, as clipping leaves it",
     CLIPPED_INSIDE: "gradients are clipped before the window is complete",
+    CLIPPED_WHILE_SCALED: "gradients are clipped while a loss scale or another factor is still in them",
     NOT_CLEARED: "the gradient of the window before is still in it",
     MISSING: "a parameter that the objective depends on has no gradient",
     NOT_DIVIDED: "loss sums are backpropagated and never divided by a number of units",

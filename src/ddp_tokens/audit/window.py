@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from ddp_tokens.audit.between import Between, shortened
+from ddp_tokens.audit.between import Between, Clipping, shortened
 from ddp_tokens.audit.comparing import Comparison
 from ddp_tokens.audit.exchange import Exchange
-from ddp_tokens.audit.judging import Seen, judge, not_comparable
+from ddp_tokens.audit.judging import Seen, Undone, judge, not_comparable
 from ddp_tokens.audit.losses import LossSum
 from ddp_tokens.audit.meanings import WEIGHTS_DIFFER
 from ddp_tokens.audit.recording import Recorder, local
@@ -125,7 +125,7 @@ def _judged(
 
 
 def _verdict(window: RankWindow, facts: WindowFacts, comparison: Comparison, seen: Seen) -> dict[str, Any]:
-    compared = comparison.result(window.recorder.left_over)
+    compared = comparison.result(window.recorder.left_over, _undone(window))
     verdict = judge(f"window {window.number}", facts, compared, seen, window.tolerances)
     if verdict.outcome == FAIL and not verdict.diagnosis and window.communication_hooks:
         reason = (
@@ -182,11 +182,30 @@ def _factors(window: RankWindow) -> dict[int, float]:
     """By how much each parameter's gradient is shorter or longer than what the optimizer will apply, by id: clipping
     has shortened it, and a fused optimizer undoes a gradient scaler's scale itself.
     """
-    factors = shortened(window.between.clippings)
+    factors = shortened(_of_whole_window(window))
     scale = getattr(window.optimizer, "grad_scale", None)
     if scale is not None:
         factors = {id(one): factors.get(id(one), 1.0) * float(scale) for one in window.compared.values()}
     return factors
+
+
+def _of_whole_window(window: RankWindow) -> list[Clipping]:
+    """What is clipped before a window is complete does not shorten all of it."""
+    return [one for one in window.between.clippings if one.after >= len(window.recorder.complete)]
+
+
+def _undone(window: RankWindow) -> list[Undone]:
+    """Those that shortened something that is compared, each with what others had done before."""
+    names = {id(parameter): name for name, parameter in window.compared.items()}
+    found: list[Undone] = []
+    before: list[Clipping] = []
+    for one in _of_whole_window(window):
+        lengths = {names[key]: length for key, length in one.lengths.items() if key in names}
+        if lengths and one.factor < 1.0:
+            earlier = {names[key]: factor for key, factor in shortened(before).items() if key in names}
+            found.append(Undone(list(lengths), one.max_norm, math.hypot(*lengths.values()), earlier))
+        before.append(one)
+    return found
 
 
 def _whole(tensor: torch.Tensor) -> torch.Tensor:

@@ -15,8 +15,10 @@ from ddp_tokens.errors import AuditError
 
 
 def rank_window(module, optimizer, clippings=()):
+    """After 2 microbatches."""
     between = SimpleNamespace(clippings=clippings)
-    return RankWindow(1, module, optimizer, None, None, between, Tolerances(), 0, None)
+    recorder = SimpleNamespace(complete=[1, 2])
+    return RankWindow(1, module, optimizer, None, recorder, between, Tolerances(), 0, None)
 
 
 class Tied(nn.Module):
@@ -39,10 +41,36 @@ def test_factors_of_clipping_and_of_a_scale_that_the_optimizer_undoes():
     module = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     weight, bias = map(id, (module.weight, module.bias))
-    of = rank_window(module, optimizer, [Clipping(frozenset([weight]), 1.0, 4.0, 1)])
+    of = rank_window(module, optimizer, [Clipping(frozenset([weight]), 1.0, 4.0, 2)])
     assert windows._factors(of) == {weight: pytest.approx(0.25, rel=1e-6)}
     optimizer.grad_scale = torch.tensor(8.0)
     assert windows._factors(of) == {weight: pytest.approx(2.0, rel=1e-6), bias: 8.0}
+
+
+def test_what_was_clipped_inside_a_window_is_not_undone():
+    """Its length is not that of the window's gradient either."""
+    module = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    weight = id(module.weight)
+    of = rank_window(module, optimizer, [Clipping(frozenset([weight]), 1.0, 4.0, 1, {weight: 4.0})])
+    assert (windows._factors(of), windows._undone(of)) == ({}, [])
+
+
+def test_how_long_gradients_were_when_they_were_clipped():
+    """Of what is compared; a clipping that changes nothing is not told."""
+    module = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    weight, bias, other = id(module.weight), id(module.bias), 1
+    clippings = [
+        Clipping(frozenset([weight, other]), 1.0, 13.0, 2, {weight: 5.0, other: 12.0}),
+        Clipping(frozenset([weight]), 9.0, 5 / 13, 2, {weight: 5 / 13}),
+        Clipping(frozenset([weight, bias]), 0.1, 4.0, 2, {weight: 0.3, bias: 0.4}),
+        Clipping(frozenset([other]), 0.1, 4.0, 2, {other: 4.0}),
+    ]
+    first, second = windows._undone(rank_window(module, optimizer, clippings))
+    assert (first.names, first.max_norm, first.length, first.before) == (["weight"], 1.0, 5.0, {})
+    assert (second.names, second.max_norm, second.length) == (["weight", "bias"], 0.1, pytest.approx(0.5))
+    assert second.before == {"weight": pytest.approx(1 / 13, rel=1e-6)}
 
 
 def fails(error):
