@@ -6,6 +6,7 @@ from typing import Any
 
 from ddp_tokens.audit.judging import Seen
 from ddp_tokens.audit.meanings import CLIPPED_INSIDE, GRADIENTS_DIFFER, WEIGHTS_DIFFER
+from ddp_tokens.checks.verdict import FAIL, PASS
 from ddp_tokens.checks.window import CLEARED_INSIDE, REDUCED_EVERY_TIME, WEIGHTS_UPDATED_INSIDE
 from ddp_tokens.errors import AuditError
 from ddp_tokens.formulas import Counts, WindowFacts
@@ -57,6 +58,14 @@ def described(told: Told) -> dict[str, Any]:
     }
 
 
+def notes_of_causes(seen: Seen, outcome: str) -> list[str]:
+    """Where they have not made the window fail, and so are not in its verdict."""
+    if outcome == FAIL:
+        return []
+    but = ", and the gradient is right all the same" if outcome == PASS else ""
+    return [f"{name}: {sentence}{but}" for name, sentence in seen.causes.items()]
+
+
 def notes_of(told: Told) -> list[str]:
     notes = []
     for clipping in told[0]["clippings"]:
@@ -92,7 +101,9 @@ def _causes(told: Told) -> dict[str, str]:
     ):
         different = [rank for rank, of_rank in enumerate(told) if of_rank[name] != told[0][name]]
         if different:
-            causes[cause] = f"rank {different[0]} holds other {what} than rank 0 at the update"
+            causes[cause] = (
+                f"rank {different[0]} holds {what} that differ in some bits from those of rank 0 at the update"
+            )
     return causes
 
 

@@ -16,7 +16,7 @@ from ddp_tokens.audit.losses import LossSum
 from ddp_tokens.audit.meanings import WEIGHTS_DIFFER
 from ddp_tokens.audit.recording import Recorder, local
 from ddp_tokens.audit.replaying import Replayed, Window, in_float64, in_training_dtype, not_reproduced
-from ddp_tokens.audit.seeing import Told, described, facts_of, notes_of, seen_in
+from ddp_tokens.audit.seeing import Told, described, facts_of, notes_of, notes_of_causes, seen_in
 from ddp_tokens.audit.telling import message_of, recorded_in, told
 from ddp_tokens.check_settings import Tolerances
 from ddp_tokens.checks.verdict import FAIL, INCONCLUSIVE
@@ -101,6 +101,7 @@ def audited(window: RankWindow, exchange: Exchange) -> dict[str, Any]:
     else:
         verdict, narrow = _judged(window, exchange, of_ranks, facts, seen, message)
         notes += [f"torch has no {name} in float64, so it is computed in the dtype of the run" for name in narrow]
+    notes += notes_of_causes(seen, verdict["outcome"])
     return {"window": window.number, "verdict": verdict, "seen": described(of_ranks), "notes": notes}
 
 

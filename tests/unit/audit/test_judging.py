@@ -369,7 +369,8 @@ def test_lengths_at_clipping_are_as_exact_as_the_gradient():
     """Of a run in half precision, the gradient itself may be off by more."""
     of, _ = lengths_at_clipping(1.05)
     half = replace(of, rounding={name: 0.02 * norm for name, norm in of.reference.items()})
-    assert (judged(of).outcome, judged(half, tolerances=Tolerances(power=0.1)).outcome) == ("fail", "pass")
+    assert (judged(of).outcome, judged(half).outcome) == ("fail", "inconclusive")
+    assert "clipped" not in judged(half).criterion
 
 
 def test_a_second_clipping_finds_what_the_first_has_left():
