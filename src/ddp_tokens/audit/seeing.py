@@ -74,6 +74,7 @@ def notes_of(told: Told) -> list[str]:
                 f"clipped from norm {clipping['norm']:.4g} to {clipping['max_norm']:.4g}, which is undone here"
             )
     notes += [f"rank {rank}: {note}" for rank, of_rank in enumerate(told) for note in of_rank["notes"]]
+    notes += told[0]["not_compared"]
     notes += _repeated(told)
     reductions = [_reductions(of_rank) for of_rank in told]
     is_sharded = any(of_rank["is_sharded"] for of_rank in told)  # whose parameters are gathered there, too

@@ -52,6 +52,22 @@ class RankWindow:
         updated = {id(parameter) for group in self.optimizer.param_groups for parameter in group["params"]}
         return {n: p for n, p in self.module.named_parameters() if id(p) in updated and p.requires_grad}
 
+    @property
+    def not_compared(self) -> list[str]:
+        """Sentences on what only the optimizer has, and on what only the module has."""
+        updated = {id(parameter) for group in self.optimizer.param_groups for parameter in group["params"]}
+        own = {id(parameter): parameter for parameter in self.module.parameters()}
+        of_module, found = type(self.module).__name__, []
+        if outside := len(updated - set(own)):
+            are, were = ("is", "was") if outside == 1 else ("are", "were")
+            found.append(f"{_counted(outside)} of the optimizer {are} not in {of_module} and {were} not compared")
+        if left_out := sum(one.requires_grad and key not in updated for key, one in own.items()):
+            need, are = ("needs", "is") if left_out == 1 else ("need", "are")
+            found.append(
+                f"{_counted(left_out)} of {of_module} {need} a gradient and {are} not updated by this optimizer"
+            )
+        return found
+
 
 class First:
     """What only rank 0 computes, between collectives in which all ranks take part: after a first problem nothing more,
@@ -88,7 +104,7 @@ def audited(window: RankWindow, exchange: Exchange) -> dict[str, Any]:
     message = b""
     try:
         message = message_of(window.recorder.complete)
-        own = told(window.recorder, window.between, window.compared, message)
+        own = told(window.recorder, window.between, window.compared, message, window.not_compared)
     except Exception as error:
         own = {"problem": f"what it recorded cannot be told to other ranks: {type(error).__name__}: {error}"}
     of_ranks = exchange.of_all(own, window.number)
@@ -177,6 +193,10 @@ def _doubt(again: Window, exact: Replayed, native: Replayed, of_ranks: Told) -> 
         f"{native.sums[place]:.6g} when it is computed again, {exact.sums[place]:.6g} in float64: something random or "
         "a state is not replayed; switch it off for the audit (dropout: model.eval())"
     )
+
+
+def _counted(parameters: int) -> str:
+    return "1 parameter" if parameters == 1 else f"{parameters} parameters"
 
 
 def _factors(window: RankWindow) -> dict[int, float]:

@@ -199,6 +199,10 @@ def test_notes_of_ranks():
     assert notes_of([of_rank(0, notes=["x"]), of_rank(1, notes=["y", "z"])]) == ["rank 0: x", "rank 1: y", "rank 1: z"]
 
 
+def test_what_is_not_compared_is_noted_once():
+    assert notes_of([of_rank(rank, not_compared=["x", "y"]) for rank in range(2)]) == ["x", "y"]
+
+
 def test_rows_that_come_again():
     of = of_rank(1)
     of["microbatches"][0]["rows"] = ["00a", "10b"]

@@ -37,6 +37,26 @@ def test_what_is_compared():
     assert list(rank_window(module, one).compared) == ["last.bias"]
 
 
+def test_what_is_not_compared():
+    """Of 4 parameters that need a gradient, one stands under two names; two need none."""
+    module, other = Tied(), nn.Linear(1, 1)
+
+    def said(*parameters):
+        return rank_window(module, torch.optim.SGD(parameters, lr=0.1)).not_compared
+
+    assert said(*module.parameters()) == []
+    assert said(*module.first.parameters()) == [
+        "1 parameter of Tied needs a gradient and is not updated by this optimizer"
+    ]
+    assert said(*module.parameters(), other.bias) == [
+        "1 parameter of the optimizer is not in Tied and was not compared"
+    ]
+    assert said(module.last.bias, *other.parameters()) == [
+        "2 parameters of the optimizer are not in Tied and were not compared",
+        "2 parameters of Tied need a gradient and are not updated by this optimizer",
+    ]
+
+
 def test_factors_of_clipping_and_of_a_scale_that_the_optimizer_undoes():
     module = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
