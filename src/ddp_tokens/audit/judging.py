@@ -32,7 +32,7 @@ from ddp_tokens.checks.gradient_norms import (
 from ddp_tokens.checks.gradient_references import Parts
 from ddp_tokens.checks.verdict import FAIL, INCONCLUSIVE, PASS, Verdict
 from ddp_tokens.errors import AuditError
-from ddp_tokens.formulas import RIGHT, WindowFacts, alike_on, excluded_by
+from ddp_tokens.formulas import ACCUMULATION_FORGOTTEN, RIGHT, WindowFacts, alike_on, excluded_by
 
 ROUND = 1e-4  # torch adds 1e-6 to the norm by which it divides
 SAME_LENGTH = 1e-2  # of a gradient when it was clipped, and beside what is within the tolerances
@@ -150,7 +150,7 @@ def not_comparable(case: str, units_per_rank: Sequence[int], doubts: Sequence[st
 
 
 def _diagnosed(facts: WindowFacts, compared: Compared, reference: Arrays, allowed: Norms) -> Diagnosis:
-    found = diagnose(compared.observed, reference, facts, compared.parts, allowed)
+    found = _named(facts, compared.observed, reference, compared.parts, allowed)
     residual = _residual_if_not_cleared(compared, reference, allowed)
     if residual is not None:
         return Diagnosis((NOT_CLEARED,), {"residual": residual})
@@ -160,6 +160,14 @@ def _diagnosed(facts: WindowFacts, compared: Compared, reference: Arrays, allowe
         return Diagnosis((NOT_DIVIDED,), found.figures)
     if found.names == (SCALED,) and 0 < found.figures["factor"] < 1 and is_round(compared.norm):
         return Diagnosis((CLIPPED,), found.figures)
+    return found
+
+
+def _named(facts: WindowFacts, observed: Arrays, reference: Arrays, parts: Parts, allowed: Norms) -> Diagnosis:
+    """On one rank, a division by a microbatch's own count over all ranks is the mean of that microbatch."""
+    found = diagnose(observed, reference, facts, parts, allowed, (ACCUMULATION_FORGOTTEN,))
+    if facts.world_size == 1 and ACCUMULATION_FORGOTTEN.name in found.names:
+        return replace(found, names=tuple(name for name in found.names if name != "one_microbatch_counted"))
     return found
 
 
@@ -185,7 +193,7 @@ def _require_sums(facts: WindowFacts, compared: Compared, allowed: Norms) -> Non
     }
     reference = weighted_sum(dict.fromkeys(sums, 1 / facts.total), sums)
     differences = {name: float(numpy.linalg.norm(compared.observed[name] - reference[name])) for name in reference}
-    found = diagnose(compared.observed, reference, facts, sums, allowed)
+    found = _named(facts, compared.observed, reference, sums, allowed)
     is_right = largest_ratio(differences, {name: 2 * value for name, value in allowed.items()})[0] <= 1
     if is_right or (found.names and found.names != (SCALED,)):
         named = "the right one" if is_right else " or ".join(found.names)

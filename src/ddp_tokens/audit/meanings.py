@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from ddp_tokens.checks import meanings
+from ddp_tokens.formulas import ACCUMULATION_FORGOTTEN
 
 CLIPPED = "clipped"
 CLIPPED_INSIDE = "clipped_inside_window"
@@ -15,6 +16,7 @@ GRADIENTS_DIFFER = "gradients_differ_between_ranks"
 
 MEANINGS = {
     **meanings.MEANINGS,
+    ACCUMULATION_FORGOTTEN.name: ACCUMULATION_FORGOTTEN.meaning,
     CLIPPED: "the right direction in a shorter length, as clipping leaves it",
     CLIPPED_INSIDE: "gradients are clipped before the window is complete",
     CLIPPED_WHILE_SCALED: "gradients are clipped while a loss scale or another factor is still in them",

@@ -14,7 +14,7 @@ from ddp_tokens.checks.gradient_norms import calibrated_tolerances, errors, norm
 from ddp_tokens.errors import AuditError
 from ddp_tokens.files import to_json
 from ddp_tokens.formulas import WindowFacts
-from tests.unit.checks.synthetic import FACTS, left_by, parts_for, rounded
+from tests.unit.checks.synthetic import FACTS, UNITS, left_by, parts_for, rounded
 from tests.unit.checks.test_gradient_formulas import MISTAKES
 
 EPSILON = float(numpy.finfo(numpy.float32).eps)
@@ -123,6 +123,26 @@ def test_a_scaled_gradient_fails_as_such():
     verdict = judged(compared(change=scaled(1.7)))
     assert (verdict.outcome, verdict.diagnosis) == ("fail", ("scaled",))
     assert verdict.observed["factor"] == pytest.approx(1.7)
+
+
+@pytest.mark.parametrize("weight", [lambda r, m: 1 / UNITS[r][m] / 3, lambda r, m: 2 / [8, 17, 11][r] / 3])
+def test_means_that_are_never_divided_by_the_accumulation(weight):
+    verdict = judged(compared(weight))
+    assert (verdict.outcome, verdict.diagnosis) == ("fail", ("accumulation_forgotten",))
+    assert verdict.observed["residual"] < 1e-6
+
+
+@pytest.mark.parametrize("weight", [lambda r, m: 1 / (3, 5, 2)[m], lambda r, m: 3 / 10])
+def test_means_of_one_rank_that_are_never_divided(weight):
+    """A count of each microbatch over all ranks would leave the same, and needs another rank."""
+    facts = WindowFacts(((3, 5, 2),), ((3, 5, 2),), ((3, 5, 2),), 3)
+    verdict = judged(compared(weight, facts), facts)
+    assert (verdict.outcome, verdict.diagnosis) == ("fail", ("accumulation_forgotten",))
+
+
+def test_a_right_window_with_other_means_does_not_need_more_power():
+    """It decides neither what is inconclusive nor which formula is the nearest."""
+    assert judged(compared()).observed["nearest_formula"] != "accumulation_forgotten"
 
 
 def test_sums_that_are_never_divided():
@@ -456,6 +476,7 @@ def test_every_name_that_can_be_given_has_a_meaning():
         "short_window_as_full",
         "clipped",
         "clipped_while_scaled",
+        "accumulation_forgotten",
         "not_divided",
         "scaled",
         "loss_scale_kept",
