@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
+from ddp_tokens.audit.alone import alone
 from ddp_tokens.audit.between import Between, Clipping, shortened
 from ddp_tokens.audit.comparing import Comparison
 from ddp_tokens.audit.exchange import Exchange
@@ -167,8 +168,9 @@ def _recomputed(
     }
     names = {id(parameter): name for name, parameter in window.compared.items()}
     again = Window(window.module, window.loss_sum, recorded, names, whole)
-    exact = in_float64(again)
-    native = in_training_dtype(again, facts.total)
+    with alone():
+        exact = in_float64(again)
+        native = in_training_dtype(again, facts.total)
     doubt = _doubt(again, exact, native, of_ranks)
     if doubt and not EXPLAINING & set(seen.causes):
         seen = replace(seen, doubts=(doubt,))

@@ -1,17 +1,20 @@
 """What rank 0 computes, problems that all ranks learn of, and what a gradient is multiplied by before it is applied."""
 
+import math
 from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
+from ddp_tokens import audit
 from ddp_tokens.audit import window as windows
 from ddp_tokens.audit.between import Clipping
 from ddp_tokens.audit.exchange import Exchange
 from ddp_tokens.audit.window import First, RankWindow
 from ddp_tokens.check_settings import Tolerances
 from ddp_tokens.errors import AuditError
+from tests.unit.audit.models import Model, loss_sum, tokens_of
 
 
 def rank_window(module, optimizer, clippings=()):
@@ -91,6 +94,58 @@ def test_how_long_gradients_were_when_they_were_clipped():
     assert (first.names, first.max_norm, first.length, first.before) == (["weight"], 1.0, 5.0, {})
     assert (second.names, second.max_norm, second.length) == (["weight", "bias"], 0.1, pytest.approx(0.5))
     assert second.before == {"weight": pytest.approx(1 / 13, rel=1e-6)}
+
+
+def trained(between=lambda *_: None, before=lambda *_: None):
+    """A right loop in one process, audited: `between` microbatches and `before` the update, something else is done."""
+    torch.manual_seed(0)
+    module = Model()
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=65536.0)
+    with audit(module, optimizer, loss_sum=loss_sum, windows=1) as report:
+        batches = tokens_of(3)
+        total = sum(tokens.numel() for tokens in batches)
+        for tokens in batches:
+            scaler.scale(loss_sum(module(tokens), {"tokens": tokens})[0] / total).backward()
+            between(module)
+        before(module, scaler, optimizer)
+        scaler.step(optimizer)
+        scaler.update()
+    [window] = report.windows
+    return report.outcome, window["verdict"]["diagnosis"], window["notes"]
+
+
+def clip(module, norm_type=2.0):
+    nn.utils.clip_grad_norm_(module.parameters(), 0.1, norm_type)
+
+
+@pytest.mark.parametrize("norm_type", [2.0, 1.0, math.inf])
+def test_clipping_before_and_after_a_scaler_divides_by_its_scale(norm_type):
+    def rightly(module, scaler, optimizer):
+        scaler.unscale_(optimizer)
+        clip(module, norm_type)
+
+    assert trained(before=rightly)[:2] == ("pass", [])
+    too_early = trained(before=lambda module, *_: clip(module, norm_type))
+    assert too_early[:2] == ("fail", ["clipped_while_scaled"])
+
+
+def test_a_loop_that_adds_up_in_buffers_of_its_own_passes():
+    sums = {}
+
+    def between(module):
+        for name, parameter in module.named_parameters():
+            sums[name] = sums.get(name, 0) + parameter.grad
+            parameter.grad = None
+
+    def before(module, *_):
+        for name, parameter in module.named_parameters():
+            parameter.grad = sums[name]
+
+    note = (
+        "gradients_cleared_inside: on rank 0 gradients are cleared before microbatch 3, and the gradient is right all"
+    )
+    assert trained(between, before) == ("pass", [], [f"{note} the same"])
 
 
 def fails(error):
