@@ -155,6 +155,17 @@ def _last(facts: WindowFacts, rank: int) -> int:
     return len(facts.units[rank]) - 1
 
 
+def _accumulation_forgotten(facts: WindowFacts) -> Variants:
+    """A single microbatch has nothing to be divided by. 0/0 is that of the means, which have a name of their own."""
+    if facts.microbatches == 1:
+        return {}
+    means = {
+        "of microbatches": lambda f, r, m: Fraction(1, f.world_size * f.units[r][m]),
+        "of ranks": lambda f, r, m: Fraction(len(f.units[r]), f.world_size * f.units_per_rank[r]),
+    }
+    return {f"means {name}": _weights(facts, _nothing_of_nothing(mean)) for name, mean in means.items()}
+
+
 RIGHT = Formula(TOKEN_MEAN, "every supervised unit weighs 1/N", _each(lambda f, r, m: Fraction(1, f.total)))
 OF_RANKS = (
     Formula(
@@ -208,6 +219,12 @@ OF_DATA = (
     ),
     Formula("short_window_as_full", "a short last window is divided as if it were full", _short_window_as_full),
     Formula("stale_count", "the window before gave the denominator", _stale_count),
+)
+# Not made by a control, and right up to the means that it is made of; only an audit of other people's loops names it.
+ACCUMULATION_FORGOTTEN = Formula(
+    "accumulation_forgotten",
+    "means are added up over the microbatches and never divided by their number",
+    _accumulation_forgotten,
 )
 KNOWN_WRONG = OF_RANKS + OF_MICROBATCHES + OF_DATA
 MEANINGS = {formula.name: formula.meaning for formula in KNOWN_WRONG}

@@ -105,6 +105,26 @@ class Decaying(Words):
         return super().hidden(tokens) * self.factor
 
 
+class Averaged(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, value: torch.Tensor) -> torch.Tensor:
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor) -> torch.Tensor:
+        gradient = gradient.clone()
+        dist.all_reduce(gradient)
+        return gradient / dist.get_world_size()
+
+
+class CommunicatesInBackward(Words):
+    """Averages the gradient of its last layer itself."""
+
+    def forward(self, tokens: torch.Tensor, labels: torch.Tensor | None = None) -> Any:
+        weight, bias = Averaged.apply(self.outer.weight), Averaged.apply(self.outer.bias)
+        return nn.functional.linear(self.hidden(tokens), weight, bias)
+
+
 class Sharded(Loop):
     def wrapped(self, ddp: dict[str, Any]) -> nn.Module:
         for part in (self.bare.inner, self.bare.outer, self.bare):
@@ -125,6 +145,20 @@ class ShardedInHalf(Sharded):
         for part in (self.bare.inner, self.bare.outer, self.bare):
             fully_shard(part, mp_policy=policy)
         return self.bare
+
+
+def clip(loop: Loop) -> None:
+    nn.utils.clip_grad_norm_(loop.bare.parameters(), 0.05)
+
+
+def clip_while_scaled(loop: Loop) -> None:
+    """As a gradient scaler's step after a clipping without unscale_."""
+    for factor in (256.0, 1 / 256):
+        for parameter in loop.bare.parameters():
+            assert parameter.grad is not None
+            parameter.grad *= factor
+        if factor > 1:
+            clip(loop)
 
 
 class NotInFloat64(Words):

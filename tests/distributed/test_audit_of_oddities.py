@@ -9,7 +9,7 @@ from ddp_tokens import audit
 from ddp_tokens.errors import AuditError
 from ddp_tokens.world import World
 from tests.distributed import audited_oddities as odd
-from tests.distributed.audited import Loop, Words, loss_sum, run_cases
+from tests.distributed.audited import Loop, Words, clipped, loss_sum, run_cases
 from tests.distributed.ranks import run_ranks
 
 
@@ -25,7 +25,13 @@ def unequal(world: World) -> dict[str, Any]:
             "no units on 1 of 1": lambda w: odd.WithoutUnits(w).audited(lambda o, b: (o.sum() * 0, 0)),
             "batch norm": lambda w: Loop(w, odd.RowsNorm).audited(),
             "communicates": lambda w: Loop(w, odd.Communicates).audited(),
+            "backward communicates": lambda w: Loop(w, odd.CommunicatesInBackward).audited(),
             "sharded": lambda w: odd.Sharded(w).audited(),
+            "sharded clipped": lambda w: clipped(odd.Sharded(w), odd.clip).audited(),
+            "sharded clipped while scaled": lambda w: clipped(odd.Sharded(w), odd.clip_while_scaled).audited(),
+            "clipped while scaled": lambda w: clipped(Loop(w), odd.clip_while_scaled).audited(),
+            "in half clipped": lambda w: clipped(odd.ShardedInHalf(w), odd.clip).audited(),
+            "in half clipped while scaled": lambda w: clipped(odd.ShardedInHalf(w), odd.clip_while_scaled).audited(),
             "sharded means": lambda w: odd.Sharded(w, way="mean_of_means").audited(),
             "in half": lambda w: odd.ShardedInHalf(w).audited(),
             "in half means": lambda w: odd.ShardedInHalf(w, way="mean_of_means").audited(),
@@ -50,7 +56,11 @@ def found(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    "case", ["none on a rank", "uneven", "no units", "sharded", "in half", "zero", "zero not named", "buffer"]
+    "case",
+    [
+        *("none on a rank", "uneven", "no units", "sharded", "in half", "zero", "zero not named"),
+        *("sharded clipped", "in half clipped", "buffer"),
+    ],
 )
 def test_it_passes(found, case):
     assert found[case].get("outcomes") == ["pass", "pass"], found[case]
@@ -65,6 +75,9 @@ def test_it_passes(found, case):
         ("in half means", ["mean_of_means"]),
         ("zero means", ["mean_of_means"]),
         ("buffer means", ["mean_of_means"]),
+        ("clipped while scaled", ["clipped_while_scaled"]),
+        ("sharded clipped while scaled", ["clipped_while_scaled"]),
+        ("in half clipped while scaled", ["clipped_while_scaled"]),
     ],
 )
 def test_it_fails(found, case, diagnosis):
@@ -84,6 +97,14 @@ def test_it_cannot_be_told(found, case, said):
     assert found[case].get("outcome") == "inconclusive", found[case]
     assert said in found[case]["sentence"]
     assert found[case]["moved"]
+
+
+def test_a_backward_that_communicates_is_not_computed_again(found):
+    """Rank 0 would wait for ranks that wait for it."""
+    assert found["backward communicates"] == {
+        "error": "the module's backward communicates with other ranks, so that one process cannot compute it: audit a "
+        "loop whose backward is local"
+    }
 
 
 def test_what_ranks_did_is_said(found):

@@ -7,6 +7,7 @@ import pytest
 
 from ddp_tokens import formulas
 from ddp_tokens.formulas import (
+    ACCUMULATION_FORGOTTEN,
     KNOWN_WRONG,
     MEANINGS,
     OF_DATA,
@@ -76,6 +77,47 @@ def test_every_formula_is_derived_here():
     assert set(BY_HAND) == set(BY_NAME)
     assert set(MEANINGS) == set(BY_NAME) - {"token_mean"}
     assert KNOWN_WRONG == OF_RANKS + OF_MICROBATCHES + OF_DATA
+
+
+def made_of(weights, sums=SUMS):
+    return sum(w * s for of_rank, of in zip(weights, sums, strict=True) for w, s in zip(of_rank, of, strict=True))
+
+
+def test_means_that_are_never_divided_by_the_accumulation():
+    """Added up by backward and averaged over ranks: twice the mean of means, of two microbatches."""
+    found = ACCUMULATION_FORGOTTEN.variants(FACTS)
+    assert {name: made_of(weights) for name, weights in found.items()} == {
+        "means of microbatches": averaged(F(4, 4) + F(8, 8), F(30, 9) + F(78, 27)),
+        "means of ranks": averaged(2 * F(12, 12), 2 * F(108, 36)),
+    }
+    assert next(iter(found.values())) == ((F(1, 8), F(1, 16)), (F(1, 18), F(1, 54)))
+
+
+def test_ranks_may_add_up_other_numbers_of_means():
+    """Rank 0 has one microbatch, and so one mean."""
+    uneven = replace(FACTS, units=((4,), (9, 27)))
+    of_microbatches, of_ranks = ACCUMULATION_FORGOTTEN.variants(uneven).values()
+    assert made_of(of_microbatches, ((4,), (30, 78))) == averaged(F(4, 4), F(30, 9) + F(78, 27))
+    assert made_of(of_ranks, ((4,), (30, 78))) == averaged(F(4, 4), 2 * F(108, 36))
+
+
+def test_one_microbatch_has_no_accumulation_to_be_forgotten():
+    assert ACCUMULATION_FORGOTTEN.variants(ONE_OF_EACH) == ACCUMULATION_FORGOTTEN.variants(ALONE) == {}
+
+
+def test_a_mean_of_nothing_adds_nothing():
+    empty = replace(FACTS, units=((0, 0), (9, 27)))
+    zero = (F(0), F(0))
+    assert list(ACCUMULATION_FORGOTTEN.variants(empty).values()) == [
+        (zero, (F(1, 18), F(1, 54))),
+        (zero, (F(1, 36),) * 2),
+    ]
+
+
+def test_a_forgotten_accumulation_is_known_to_audits_only():
+    """A formula of a check needs a control that makes it."""
+    assert ACCUMULATION_FORGOTTEN.name not in BY_NAME
+    assert ACCUMULATION_FORGOTTEN not in (*possible_on(FACTS), *excluded_by(FACTS))
 
 
 def test_a_short_last_window_divided_as_if_full():

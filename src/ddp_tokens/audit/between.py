@@ -6,9 +6,9 @@ Functions of torch are replaced for the length of the audit by ones that call th
 import functools
 import math
 import sys
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from types import FrameType
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import FrameType, MethodType
 from typing import Any
 
 import torch
@@ -23,12 +23,15 @@ EPSILON = 1e-6  # as in torch's clip_grad_norm_
 
 @dataclass(frozen=True)
 class Clipping:
-    """`parameters`: ids. `norm`: before. `after`: microbatches that had been computed."""
+    """`parameters`: ids. `norm`: before, of whatever kind, and of all that was clipped together. `after`: microbatches
+    that had been computed. `lengths`: before, the 2-norm of each one's gradient, by id.
+    """
 
     parameters: frozenset[int]
     max_norm: float
     norm: float
     after: int
+    lengths: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def factor(self) -> float:
@@ -52,6 +55,7 @@ class Between:
         self._computed = computed
         self._skipped = skipped
         self._stepped = False
+        self._is_clipping = False
         self._replaced = [
             Replaced(owner, name, by)
             for owner, name, by in (
@@ -75,15 +79,25 @@ class Between:
     def has_stepped(self) -> None:
         self._stepped = True
 
-    def _own(self, parameters: Iterable[torch.Tensor]) -> frozenset[int]:
-        return frozenset(map(id, parameters)) & frozenset(map(id, self._parameters()))
+    def _own(self, parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+        own = frozenset(map(id, self._parameters()))
+        return list({id(one): one for one in parameters if id(one) in own}.values())
 
     def _clip(self, original: Any, parameters: Any, max_norm: float, total_norm: Any, *rest: Any, **named: Any) -> Any:
+        """One of the functions that are replaced may call another."""
+        if self._is_clipping:
+            return original(parameters, max_norm, total_norm, *rest, **named)
         parameters = _several(parameters)
-        whole = total_norm.full_tensor() if hasattr(total_norm, "full_tensor") else total_norm
+        whole = float(_full(total_norm))
         if own := self._own(parameters):
-            self.clippings.append(Clipping(own, float(max_norm), float(whole), self._computed()))
-        return original(parameters, max_norm, total_norm, *rest, **named)
+            self.clippings.append(
+                Clipping(frozenset(map(id, own)), float(max_norm), whole, self._computed(), _lengths(own))
+            )
+        self._is_clipping = True
+        try:
+            return original(parameters, max_norm, total_norm, *rest, **named)
+        finally:
+            self._is_clipping = False
 
     def _group(self, original: Any, *arguments: Any, **named: Any) -> Any:
         caller = _outside()
@@ -105,23 +119,34 @@ class Replaced:
 
     def __init__(self, owner: Any, name: str, by: Callable[..., Any]) -> None:
         self._owner, self._name = owner, name
-        original = getattr(owner, name)
-
-        @functools.wraps(original)
-        def replacement(*arguments: Any, **named: Any) -> Any:
-            if self.is_over:
-                return original(*arguments, **named)
-            return by(original, *arguments, **named)
-
-        self.is_over = False
-        self.original = original
-        replacement.replaced = self  # type: ignore[attr-defined]
-        setattr(owner, name, replacement)
+        self._replacement = Replacement(getattr(owner, name), vars(owner).get(name), by)
+        setattr(owner, name, self._replacement)
 
     def undo(self) -> None:
-        self.is_over = True
-        while (top := getattr(getattr(self._owner, self._name), "replaced", None)) is not None and top.is_over:
-            setattr(self._owner, self._name, top.original)
+        self._replacement.is_over = True
+        while isinstance(top := getattr(self._owner, self._name), Replacement) and top.is_over:
+            setattr(self._owner, self._name, top.kept)
+
+
+class Replacement:
+    """Calls `by` with the original and its arguments, until it is over. `kept`: what the owner held, which for a method
+    of a class need not be what it gives.
+    """
+
+    def __init__(self, original: Any, kept: Any, by: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, original, updated=())
+        self.original, self.kept = original, kept
+        self.is_over = False
+        self._by = by
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        if self.is_over:
+            return self.original(*arguments, **named)
+        return self._by(self.original, *arguments, **named)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """As a method."""
+        return self if instance is None else MethodType(self, instance)
 
 
 def _outside() -> FrameType:
@@ -134,6 +159,21 @@ def _outside() -> FrameType:
 
 def _several(parameters: torch.Tensor | Iterable[torch.Tensor]) -> list[torch.Tensor]:
     return [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+
+
+def _full(tensor: Any) -> Any:
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
+def _lengths(parameters: Sequence[torch.Tensor]) -> dict[int, float]:
+    """By id; half precision would overflow."""
+    norms = {}
+    for one in parameters:
+        if one.grad is not None:
+            gradient = one.grad.coalesce().values() if one.grad.is_sparse else one.grad
+            gradient = gradient.float() if gradient.dtype == torch.float16 else gradient
+            norms[id(one)] = _full(torch.linalg.vector_norm(gradient))
+    return {key: float(norm) for key, norm in norms.items()}
 
 
 def shortened(clippings: Iterable[Clipping]) -> dict[int, float]:

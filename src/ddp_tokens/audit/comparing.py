@@ -1,13 +1,13 @@
 """The gradient found, and the objective's, parameter by parameter: only norms and sketches stay."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy
 import torch
 
-from ddp_tokens.audit.judging import Compared
+from ddp_tokens.audit.judging import Compared, Undone
 from ddp_tokens.audit.replaying import Gradients, Replayed
 from ddp_tokens.audit.sketch import sketch
 
@@ -48,7 +48,7 @@ class Comparison:
         self._exact.gradients.pop(name, None)
         self._native.pop(name, None)
 
-    def result(self, left_over: Mapping[str, Any]) -> Compared:
+    def result(self, left_over: Mapping[str, Any], undone: Sequence[Undone] = ()) -> Compared:
         parts = {place: self._whole(part) for place, part in self._exact.parts.items()}
         return Compared(
             self.reference,
@@ -60,6 +60,7 @@ class Comparison:
             left_over,
             self.missing,
             math.sqrt(self._square),
+            undone,
         )
 
     def _whole(self, part: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,12 +1,21 @@
 """The verdict on one window, from norms and sketches. Plain numbers: no torch, no process group."""
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy
 
-from ddp_tokens.audit.meanings import CLIPPED, MISSING, NOT_CLEARED, NOT_DIVIDED
+from ddp_tokens.audit.meanings import (
+    CLIPPED,
+    CLIPPED_WHILE_SCALED,
+    GRADIENTS_DIFFER,
+    MISSING,
+    NOT_CLEARED,
+    NOT_DIVIDED,
+    WEIGHTS_DIFFER,
+)
 from ddp_tokens.check_settings import Tolerances
 from ddp_tokens.checks.gradient_formulas import LOSS_SCALE, SCALED, Diagnosis, diagnose, distances
 from ddp_tokens.checks.gradient_norms import (
@@ -23,9 +32,12 @@ from ddp_tokens.checks.gradient_norms import (
 from ddp_tokens.checks.gradient_references import Parts
 from ddp_tokens.checks.verdict import FAIL, INCONCLUSIVE, PASS, Verdict
 from ddp_tokens.errors import AuditError
-from ddp_tokens.formulas import RIGHT, WindowFacts, alike_on, excluded_by
+from ddp_tokens.formulas import ACCUMULATION_FORGOTTEN, RIGHT, WindowFacts, alike_on, excluded_by
 
 ROUND = 1e-4  # torch adds 1e-6 to the norm by which it divides
+SAME_LENGTH = 1e-2  # of a gradient when it was clipped, and beside what is within the tolerances
+# Other causes explain a difference and do not make one.
+ALWAYS_WRONG = {WEIGHTS_DIFFER, GRADIENTS_DIFFER, CLIPPED_WHILE_SCALED}
 UNDECIDED = {
     LOSS_SCALE: "the gradient is scaled by {factor:g}, a loss scale: that is right if the optimizer undoes it, which "
     "it does inside its step or not at all",
@@ -35,11 +47,23 @@ UNDECIDED = {
 
 
 @dataclass(frozen=True)
+class Undone:
+    """A clipping that was undone: of which parameters, to which norm, and how long their gradient was before. `before`:
+    by how much others had shortened it, by name.
+    """
+
+    names: Sequence[str]
+    max_norm: float
+    length: float
+    before: Norms = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Compared:
     """By name of parameter. `reference`: norms in float64. `errors`: of the gradient found. `rounding`: of one process
     in the training dtype, and `epsilon` of that. `missing`: without a gradient, though the objective has one. `norm`:
     of the whole gradient found. `observed`, `parts`, `left_over`: sketches, the last of what was there at the window's
-    begin.
+    begin. `undone`: clippings that shortened something.
     """
 
     reference: Norms
@@ -51,12 +75,14 @@ class Compared:
     left_over: Arrays
     missing: Sequence[str] = ()
     norm: float = 0.0
+    undone: Sequence[Undone] = ()
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What decides besides the numbers. `causes`: mistakes that were seen as such, name -> sentence. `doubts`: why the
-    window cannot be judged, in sentences. `is_surely_sum`: twice the rows were seen to have twice the loss_sum.
+    """What decides besides the numbers. `causes`: what was seen that explains a difference, name -> sentence; those of
+    ALWAYS_WRONG are wrong without one. `doubts`: why the window cannot be judged, in sentences. `is_surely_sum`: twice
+    the rows were seen to have twice the loss_sum.
     """
 
     causes: Mapping[str, str] = field(default_factory=dict)
@@ -86,6 +112,8 @@ def judge(case: str, facts: WindowFacts, compared: Compared, seen: Seen, toleran
         found = _diagnosed(facts, compared, reference, allowed)
         if found.names in ((), (SCALED,), (NOT_DIVIDED,)) and not seen.is_surely_sum:
             _require_sums(facts, compared, allowed)
+    elif scaled := _clipped_while_scaled(compared, allowed):
+        seen = replace(seen, causes={CLIPPED_WHILE_SCALED: scaled, **seen.causes})
     outcome, reason = _concluded(facts, found, difference is not None, power, seen, tolerances)
     observed = {
         "error": plain(compared.errors[worst]) if worst in compared.errors else None,
@@ -95,7 +123,8 @@ def judge(case: str, facts: WindowFacts, compared: Compared, seen: Seen, toleran
         "nearest_formula": min(power, key=lambda name: power[name]) if power else None,
         "units_per_rank": facts.units_per_rank,
     }
-    names = tuple(seen.causes) + tuple(name for name in found.names if name not in seen.causes)
+    causes = _deciding(seen, difference is not None)
+    names = tuple(causes) + tuple(name for name in found.names if name not in causes)
     return Verdict(
         case=case,
         expected=PASS,
@@ -103,7 +132,7 @@ def judge(case: str, facts: WindowFacts, compared: Compared, seen: Seen, toleran
         criterion=f"{_criterion(tolerances)}; {reason}" if reason else _criterion(tolerances),
         observed=observed | found.figures,
         evidence={},
-        first_difference=difference or _first_cause(seen),
+        first_difference=difference or _first_cause(causes),
         diagnosis=names if outcome == FAIL or found.names else (),
     )
 
@@ -121,7 +150,7 @@ def not_comparable(case: str, units_per_rank: Sequence[int], doubts: Sequence[st
 
 
 def _diagnosed(facts: WindowFacts, compared: Compared, reference: Arrays, allowed: Norms) -> Diagnosis:
-    found = diagnose(compared.observed, reference, facts, compared.parts, allowed)
+    found = _named(facts, compared.observed, reference, compared.parts, allowed)
     residual = _residual_if_not_cleared(compared, reference, allowed)
     if residual is not None:
         return Diagnosis((NOT_CLEARED,), {"residual": residual})
@@ -131,6 +160,14 @@ def _diagnosed(facts: WindowFacts, compared: Compared, reference: Arrays, allowe
         return Diagnosis((NOT_DIVIDED,), found.figures)
     if found.names == (SCALED,) and 0 < found.figures["factor"] < 1 and is_round(compared.norm):
         return Diagnosis((CLIPPED,), found.figures)
+    return found
+
+
+def _named(facts: WindowFacts, observed: Arrays, reference: Arrays, parts: Parts, allowed: Norms) -> Diagnosis:
+    """On one rank, a division by a microbatch's own count over all ranks is the mean of that microbatch."""
+    found = diagnose(observed, reference, facts, parts, allowed, (ACCUMULATION_FORGOTTEN,))
+    if facts.world_size == 1 and ACCUMULATION_FORGOTTEN.name in found.names:
+        return replace(found, names=tuple(name for name in found.names if name != "one_microbatch_counted"))
     return found
 
 
@@ -156,7 +193,7 @@ def _require_sums(facts: WindowFacts, compared: Compared, allowed: Norms) -> Non
     }
     reference = weighted_sum(dict.fromkeys(sums, 1 / facts.total), sums)
     differences = {name: float(numpy.linalg.norm(compared.observed[name] - reference[name])) for name in reference}
-    found = diagnose(compared.observed, reference, facts, sums, allowed)
+    found = _named(facts, compared.observed, reference, sums, allowed)
     is_right = largest_ratio(differences, {name: 2 * value for name, value in allowed.items()})[0] <= 1
     if is_right or (found.names and found.names != (SCALED,)):
         named = "the right one" if is_right else " or ".join(found.names)
@@ -177,8 +214,8 @@ def _concluded(
     """Outcome and, where it is needed, its reason."""
     if seen.doubts:
         return INCONCLUSIVE, "; ".join(seen.doubts)
-    if seen.causes:
-        return FAIL, "; ".join(seen.causes.values())
+    if causes := _deciding(seen, differs):
+        return FAIL, "; ".join(causes.values())
     if differs and found.names and found.names[0] in UNDECIDED:
         return INCONCLUSIVE, UNDECIDED[found.names[0]].format(factor=found.figures["factor"])
     if differs:
@@ -202,7 +239,31 @@ def _criterion(tolerances: Tolerances) -> str:
     )
 
 
-def _first_cause(seen: Seen) -> dict[str, Any] | None:
-    for name, sentence in seen.causes.items():
+def _deciding(seen: Seen, differs: bool) -> dict[str, str]:
+    return {name: sentence for name, sentence in seen.causes.items() if differs or name in ALWAYS_WRONG}
+
+
+def _clipped_while_scaled(compared: Compared, allowed: Norms) -> str | None:
+    """Says so where the gradient was much longer or shorter when it was clipped than the objective's is, so that it was
+    shortened by more or less than the objective's would be. A limit that was scaled with it is none that people choose.
+    """
+    for one in compared.undone:
+        expected = whole(compared.reference[name] * one.before.get(name, 1.0) for name in one.names)
+        if not expected or not math.isfinite(one.length):
+            continue
+        ratio = one.length / expected
+        rounding = 2 * whole(allowed[name] for name in one.names) / whole(compared.reference[n] for n in one.names)
+        if abs(math.log(ratio or math.inf)) <= SAME_LENGTH + rounding:
+            continue
+        scale = 2.0 ** round(math.log2(ratio))
+        scale = scale if abs(ratio / scale - 1) <= SAME_LENGTH + rounding else ratio
+        if is_round(one.max_norm / scale) and not is_round(one.max_norm):
+            continue
+        return f"the gradient had {ratio:.6g} times the objective's length when it was clipped to {one.max_norm:.4g}"
+    return None
+
+
+def _first_cause(causes: Mapping[str, str]) -> dict[str, Any] | None:
+    for name, sentence in causes.items():
         return {"parameter": None, "problem": sentence, "cause": name}
     return None

@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 
 from ddp_tokens.checks import meanings
+from ddp_tokens.formulas import ACCUMULATION_FORGOTTEN
 
 CLIPPED = "clipped"
 CLIPPED_INSIDE = "clipped_inside_window"
+CLIPPED_WHILE_SCALED = "clipped_while_scaled"
 NOT_CLEARED = "gradients_not_cleared"
 MISSING = "gradient_missing"
 NOT_DIVIDED = "not_divided"
@@ -14,8 +16,10 @@ GRADIENTS_DIFFER = "gradients_differ_between_ranks"
 
 MEANINGS = {
     **meanings.MEANINGS,
+    ACCUMULATION_FORGOTTEN.name: ACCUMULATION_FORGOTTEN.meaning,
     CLIPPED: "the right direction in a shorter length, as clipping leaves it",
     CLIPPED_INSIDE: "gradients are clipped before the window is complete",
+    CLIPPED_WHILE_SCALED: "gradients are clipped while a loss scale or another factor is still in them",
     NOT_CLEARED: "the gradient of the window before is still in it",
     MISSING: "a parameter that the objective depends on has no gradient",
     NOT_DIVIDED: "loss sums are backpropagated and never divided by a number of units",

@@ -6,6 +6,7 @@ from typing import Any
 
 from ddp_tokens.audit.judging import Seen
 from ddp_tokens.audit.meanings import CLIPPED_INSIDE, GRADIENTS_DIFFER, WEIGHTS_DIFFER
+from ddp_tokens.checks.verdict import FAIL, PASS
 from ddp_tokens.checks.window import CLEARED_INSIDE, REDUCED_EVERY_TIME, WEIGHTS_UPDATED_INSIDE
 from ddp_tokens.errors import AuditError
 from ddp_tokens.formulas import Counts, WindowFacts
@@ -57,6 +58,14 @@ def described(told: Told) -> dict[str, Any]:
     }
 
 
+def notes_of_causes(seen: Seen, outcome: str) -> list[str]:
+    """Where they have not made the window fail, and so are not in its verdict."""
+    if outcome == FAIL:
+        return []
+    but = ", and the gradient is right all the same" if outcome == PASS else ""
+    return [f"{name}: {sentence}{but}" for name, sentence in seen.causes.items()]
+
+
 def notes_of(told: Told) -> list[str]:
     notes = []
     for clipping in told[0]["clippings"]:
@@ -65,6 +74,7 @@ def notes_of(told: Told) -> list[str]:
                 f"clipped from norm {clipping['norm']:.4g} to {clipping['max_norm']:.4g}, which is undone here"
             )
     notes += [f"rank {rank}: {note}" for rank, of_rank in enumerate(told) for note in of_rank["notes"]]
+    notes += told[0]["not_compared"]
     notes += _repeated(told)
     reductions = [_reductions(of_rank) for of_rank in told]
     is_sharded = any(of_rank["is_sharded"] for of_rank in told)  # whose parameters are gathered there, too
@@ -92,7 +102,9 @@ def _causes(told: Told) -> dict[str, str]:
     ):
         different = [rank for rank, of_rank in enumerate(told) if of_rank[name] != told[0][name]]
         if different:
-            causes[cause] = f"rank {different[0]} holds other {what} than rank 0 at the update"
+            causes[cause] = (
+                f"rank {different[0]} holds {what} that differ in some bits from those of rank 0 at the update"
+            )
     return causes
 
 

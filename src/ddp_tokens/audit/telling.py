@@ -34,11 +34,17 @@ TOLD = (
 )
 
 
-def told(recorder: Recorder, between: Between, compared: Mapping[str, nn.Parameter], message: bytes) -> dict[str, Any]:
-    """Plain values."""
+def told(
+    recorder: Recorder,
+    between: Between,
+    compared: Mapping[str, nn.Parameter],
+    message: bytes,
+    not_compared: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Plain values. `not_compared`: sentences on parameters."""
     module, ones = recorder.module, recorder.complete
     sharded = is_sharded(module)
-    left_out = len(recorder.microbatches) - len(ones)
+    left_out = [one for one in recorder.microbatches if not one.has_backward]
     gradients = [parameter.grad for parameter in compared.values() if parameter.grad is not None]
     clippings = [
         {"norm": one.norm, "max_norm": one.max_norm, "factor": one.factor, "after": one.after}
@@ -53,18 +59,22 @@ def told(recorder: Recorder, between: Between, compared: Mapping[str, nn.Paramet
         "is_sharded": sharded,
         "is_surely_sum": recorder.is_surely_sum,
         "clippings": clippings,
-        "doubts": _doubts(recorder, between, sharded),
-        "without_backward": left_out,
+        "doubts": _doubts(recorder, between, compared, sharded),
+        "without_backward": len(left_out),
+        "not_compared": list(not_compared),
         "notes": _notes(left_out),
         "bytes": len(message),
     }
 
 
-def _notes(left_out: int) -> list[str]:
+def _notes(left_out: Sequence[Microbatch]) -> list[str]:
+    """Units in them are those of a microbatch whose backward is missing, or of an evaluation with gradients enabled."""
     if not left_out:
         return []
-    forwards = "1 forward" if left_out == 1 else f"{left_out} forwards"
-    return [f"{forwards} without a backward {'was' if left_out == 1 else 'were'} left out"]
+    forwards = "1 forward" if len(left_out) == 1 else f"{len(left_out)} forwards"
+    units = sum(one.units for one in left_out)
+    having = f", with {units} supervised unit{'s' * (units != 1)}" if units else ""
+    return [f"{forwards} without a backward {'was' if len(left_out) == 1 else 'were'} left out{having}"]
 
 
 def message_of(ones: Sequence[Microbatch]) -> bytes:
@@ -112,8 +122,11 @@ def fingerprint(tensors: Sequence[torch.Tensor]) -> int:
     return total
 
 
-def _doubts(recorder: Recorder, between: Between, sharded: bool) -> list[str]:
-    doubts = []
+def _doubts(recorder: Recorder, between: Between, compared: Mapping[str, nn.Parameter], sharded: bool) -> list[str]:
+    of_complex = [
+        f"{name} is complex, which the audit does not compare" for name, p in compared.items() if p.is_complex()
+    ]
+    doubts = of_complex[:1]
     names = [
         name or type(part).__name__ for name, part in recorder.module.named_modules() if _uses_statistics_of_rows(part)
     ]

@@ -8,15 +8,16 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from ddp_tokens.audit.between import Between, shortened
+from ddp_tokens.audit.alone import alone
+from ddp_tokens.audit.between import Between, Clipping, shortened
 from ddp_tokens.audit.comparing import Comparison
 from ddp_tokens.audit.exchange import Exchange
-from ddp_tokens.audit.judging import Seen, judge, not_comparable
+from ddp_tokens.audit.judging import Seen, Undone, judge, not_comparable
 from ddp_tokens.audit.losses import LossSum
 from ddp_tokens.audit.meanings import WEIGHTS_DIFFER
 from ddp_tokens.audit.recording import Recorder, local
 from ddp_tokens.audit.replaying import Replayed, Window, in_float64, in_training_dtype, not_reproduced
-from ddp_tokens.audit.seeing import Told, described, facts_of, notes_of, seen_in
+from ddp_tokens.audit.seeing import Told, described, facts_of, notes_of, notes_of_causes, seen_in
 from ddp_tokens.audit.telling import message_of, recorded_in, told
 from ddp_tokens.check_settings import Tolerances
 from ddp_tokens.checks.verdict import FAIL, INCONCLUSIVE
@@ -51,6 +52,22 @@ class RankWindow:
         """What the optimizer updates of the module, by name; a parameter with several names under the first."""
         updated = {id(parameter) for group in self.optimizer.param_groups for parameter in group["params"]}
         return {n: p for n, p in self.module.named_parameters() if id(p) in updated and p.requires_grad}
+
+    @property
+    def not_compared(self) -> list[str]:
+        """Sentences on what only the optimizer has, and on what only the module has."""
+        updated = {id(parameter) for group in self.optimizer.param_groups for parameter in group["params"]}
+        own = {id(parameter): parameter for parameter in self.module.parameters()}
+        of_module, found = type(self.module).__name__, []
+        if outside := len(updated - set(own)):
+            are, were = ("is", "was") if outside == 1 else ("are", "were")
+            found.append(f"{_counted(outside)} of the optimizer {are} not in {of_module} and {were} not compared")
+        if left_out := sum(one.requires_grad and key not in updated for key, one in own.items()):
+            need, are = ("needs", "is") if left_out == 1 else ("need", "are")
+            found.append(
+                f"{_counted(left_out)} of {of_module} {need} a gradient and {are} not updated by this optimizer"
+            )
+        return found
 
 
 class First:
@@ -88,7 +105,7 @@ def audited(window: RankWindow, exchange: Exchange) -> dict[str, Any]:
     message = b""
     try:
         message = message_of(window.recorder.complete)
-        own = told(window.recorder, window.between, window.compared, message)
+        own = told(window.recorder, window.between, window.compared, message, window.not_compared)
     except Exception as error:
         own = {"problem": f"what it recorded cannot be told to other ranks: {type(error).__name__}: {error}"}
     of_ranks = exchange.of_all(own, window.number)
@@ -101,6 +118,7 @@ def audited(window: RankWindow, exchange: Exchange) -> dict[str, Any]:
     else:
         verdict, narrow = _judged(window, exchange, of_ranks, facts, seen, message)
         notes += [f"torch has no {name} in float64, so it is computed in the dtype of the run" for name in narrow]
+    notes += notes_of_causes(seen, verdict["outcome"])
     return {"window": window.number, "verdict": verdict, "seen": described(of_ranks), "notes": notes}
 
 
@@ -125,7 +143,7 @@ def _judged(
 
 
 def _verdict(window: RankWindow, facts: WindowFacts, comparison: Comparison, seen: Seen) -> dict[str, Any]:
-    compared = comparison.result(window.recorder.left_over)
+    compared = comparison.result(window.recorder.left_over, _undone(window))
     verdict = judge(f"window {window.number}", facts, compared, seen, window.tolerances)
     if verdict.outcome == FAIL and not verdict.diagnosis and window.communication_hooks:
         reason = (
@@ -150,8 +168,9 @@ def _recomputed(
     }
     names = {id(parameter): name for name, parameter in window.compared.items()}
     again = Window(window.module, window.loss_sum, recorded, names, whole)
-    exact = in_float64(again)
-    native = in_training_dtype(again, facts.total)
+    with alone():
+        exact = in_float64(again)
+        native = in_training_dtype(again, facts.total)
     doubt = _doubt(again, exact, native, of_ranks)
     if doubt and not EXPLAINING & set(seen.causes):
         seen = replace(seen, doubts=(doubt,))
@@ -178,15 +197,38 @@ def _doubt(again: Window, exact: Replayed, native: Replayed, of_ranks: Told) -> 
     )
 
 
+def _counted(parameters: int) -> str:
+    return "1 parameter" if parameters == 1 else f"{parameters} parameters"
+
+
 def _factors(window: RankWindow) -> dict[int, float]:
     """By how much each parameter's gradient is shorter or longer than what the optimizer will apply, by id: clipping
     has shortened it, and a fused optimizer undoes a gradient scaler's scale itself.
     """
-    factors = shortened(window.between.clippings)
+    factors = shortened(_of_whole_window(window))
     scale = getattr(window.optimizer, "grad_scale", None)
     if scale is not None:
         factors = {id(one): factors.get(id(one), 1.0) * float(scale) for one in window.compared.values()}
     return factors
+
+
+def _of_whole_window(window: RankWindow) -> list[Clipping]:
+    """What is clipped before a window is complete does not shorten all of it."""
+    return [one for one in window.between.clippings if one.after >= len(window.recorder.complete)]
+
+
+def _undone(window: RankWindow) -> list[Undone]:
+    """Those that shortened something that is compared, each with what others had done before."""
+    names = {id(parameter): name for name, parameter in window.compared.items()}
+    found: list[Undone] = []
+    before: list[Clipping] = []
+    for one in _of_whole_window(window):
+        lengths = {names[key]: length for key, length in one.lengths.items() if key in names}
+        if lengths and one.factor < 1.0:
+            earlier = {names[key]: factor for key, factor in shortened(before).items() if key in names}
+            found.append(Undone(list(lengths), one.max_norm, math.hypot(*lengths.values()), earlier))
+        before.append(one)
+    return found
 
 
 def _whole(tensor: torch.Tensor) -> torch.Tensor:

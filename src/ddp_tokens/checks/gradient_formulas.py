@@ -65,8 +65,15 @@ def distances(
     return found
 
 
-def diagnose(observed: Arrays, reference: Arrays, facts: WindowFacts, parts: Parts, tolerances: Norms) -> Diagnosis:
-    """Which known mistake leaves the observed gradient?
+def diagnose(
+    observed: Arrays,
+    reference: Arrays,
+    facts: WindowFacts,
+    parts: Parts,
+    tolerances: Norms,
+    more: Sequence[Formula] = (),
+) -> Diagnosis:
+    """Which known mistake, or one of `more`, leaves the observed gradient?
 
     A formula fits when the distance to its gradient, over all parameters, is within the tolerances of all parameters
     together, enlarged when its gradient is longer than the right one. One that is the right formula on this window, by
@@ -83,7 +90,7 @@ def diagnose(observed: Arrays, reference: Arrays, facts: WindowFacts, parts: Par
     best: dict[str, tuple[float, str]] = {}
     fitting = []
     own_statistics = () if add_up(parts, reference, facts) else (replace(RIGHT, name=OWN_STATISTICS),)
-    for formula in (*own_statistics, *possible_on(facts)):
+    for formula in (*own_statistics, *possible_on(facts), *more):
         for variant, weights in formula.variants(facts).items():
             if weights is None or (formula not in own_statistics and is_right_on(facts, weights)):
                 continue

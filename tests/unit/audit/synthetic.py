@@ -40,6 +40,7 @@ def of_rank(rank=0, units=(4, 6), **changes):
         "is_surely_sum": True,
         "clippings": [],
         "doubts": [],
+        "not_compared": [],
         "notes": [],
         "bytes": 100,
     } | changes

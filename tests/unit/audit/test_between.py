@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn.utils import clip_grad, clip_grad_norm_, clip_grad_value_
 
-from ddp_tokens.audit.between import CLIP, GROUP, Between, Clipping, shortened
+from ddp_tokens.audit.between import CLIP, GROUP, Between, Clipping, Replaced, shortened
 
 PLACES = [
     (clip_grad, CLIP),
@@ -47,7 +47,8 @@ def test_clipping_is_noted_before_it_is_done(listening):
     norm = clip_grad_norm_(listening.parameters, 1.0)
     assert float(norm) == 5.0
     [clipping] = listening.clippings
-    assert clipping == Clipping(frozenset(map(id, listening.parameters)), 1.0, 5.0, 2)
+    first, second = map(id, listening.parameters)
+    assert clipping == Clipping(frozenset([first, second]), 1.0, 5.0, 2, {first: 3.0, second: 4.0})
     assert clipping.factor == 1 / (5 + 1e-6)
 
 
@@ -92,6 +93,72 @@ def test_every_way_to_clip_is_seen(listening, clip):
     clip(listening.parameters)
     assert [(one.norm, one.max_norm) for one in listening.clippings] == [(5.0, 1.0)]
     assert not listening.clipped_by_value
+
+
+@pytest.mark.parametrize("norm_type", [1.0, math.inf])
+def test_lengths_are_those_of_the_2_norm(listening, norm_type):
+    clip_grad_norm_(listening.parameters, 1.0, norm_type)
+    assert list(listening.clippings[0].lengths.values()) == [3.0, 4.0]
+
+
+def test_lengths_of_gradients_in_half_precision(listening):
+    """The norm of these two is beyond the largest number of float16; one of no gradient has no length."""
+    half, without = listening.parameters
+    half.grad = None
+    half.data = half.data.half()
+    half.grad = torch.full((2,), 60000.0, dtype=torch.float16)
+    without.grad = None
+    torch.nn.utils.clip_grads_with_norm_(listening.parameters, 1.0, torch.tensor(60000 * 2**0.5))
+    assert listening.clippings[0].lengths == {id(half): pytest.approx(float(half.new_tensor(60000.0)) * 2**0.5)}
+
+
+def test_lengths_of_sparse_gradients(listening):
+    """Entries that stand twice are added up."""
+    parameter = listening.parameters[0]
+    parameter.grad = torch.sparse_coo_tensor([[0, 0]], [1.0, 2.0], (2,), check_invariants=True)
+    listening._clip(lambda *_: None, [parameter], 1.0, torch.tensor(3.0))
+    assert listening.clippings[0].lengths == {id(parameter): 3.0}
+
+
+def test_one_clipping_that_goes_through_two_functions_is_noted_once(listening):
+    def through(parameters, max_norm, total_norm):
+        return clip_grad._clip_grads_with_norm_(parameters, max_norm, total_norm)
+
+    listening._clip(through, listening.parameters, 1.0, torch.tensor(5.0))
+    assert len(listening.clippings) == 1
+    clip_grad_norm_(listening.parameters, 0.5)
+    assert len(listening.clippings) == 2
+
+
+class Counting:
+    def __init__(self):
+        self.calls = []
+
+    def call(self, value):
+        """Keeps it."""
+        self.calls.append(value)
+        return len(self.calls)
+
+
+def test_a_method_that_is_replaced_is_one_and_is_put_back():
+    before = vars(Counting)["call"]
+    one = Replaced(Counting, "call", lambda original, counting, value: 10 * original(counting, 2 * value))
+    other = Replaced(Counting, "call", lambda original, counting, value: original(counting, value + 1))
+    counting = Counting()
+    assert (counting.call(3), counting.calls, counting.call.__doc__) == (10, [8], "Keeps it.")
+    one.undo()
+    assert (counting.call(3), counting.calls) == (2, [8, 4])
+    other.undo()
+    assert vars(Counting)["call"] is before
+
+
+def test_a_method_of_torch_is_put_back_as_it_was():
+    """What such a class gives is no method any more."""
+    before = vars(torch.distributed.ProcessGroup)["allreduce"]
+    one = Replaced(torch.distributed.ProcessGroup, "allreduce", lambda *_: None)
+    assert vars(torch.distributed.ProcessGroup)["allreduce"] is not before
+    one.undo()
+    assert vars(torch.distributed.ProcessGroup)["allreduce"] is before
 
 
 def test_one_parameter_by_itself(listening):

@@ -7,14 +7,14 @@ from dataclasses import asdict, replace
 import numpy
 import pytest
 
-from ddp_tokens.audit.judging import Compared, Seen, is_round, judge, not_comparable, tolerances_of
+from ddp_tokens.audit.judging import Compared, Seen, Undone, is_round, judge, not_comparable, tolerances_of
 from ddp_tokens.audit.meanings import MEANINGS
 from ddp_tokens.check_settings import Tolerances
 from ddp_tokens.checks.gradient_norms import calibrated_tolerances, errors, norms
 from ddp_tokens.errors import AuditError
 from ddp_tokens.files import to_json
 from ddp_tokens.formulas import WindowFacts
-from tests.unit.checks.synthetic import FACTS, left_by, parts_for, rounded
+from tests.unit.checks.synthetic import FACTS, UNITS, left_by, parts_for, rounded
 from tests.unit.checks.test_gradient_formulas import MISTAKES
 
 EPSILON = float(numpy.finfo(numpy.float32).eps)
@@ -123,6 +123,26 @@ def test_a_scaled_gradient_fails_as_such():
     verdict = judged(compared(change=scaled(1.7)))
     assert (verdict.outcome, verdict.diagnosis) == ("fail", ("scaled",))
     assert verdict.observed["factor"] == pytest.approx(1.7)
+
+
+@pytest.mark.parametrize("weight", [lambda r, m: 1 / UNITS[r][m] / 3, lambda r, m: 2 / [8, 17, 11][r] / 3])
+def test_means_that_are_never_divided_by_the_accumulation(weight):
+    verdict = judged(compared(weight))
+    assert (verdict.outcome, verdict.diagnosis) == ("fail", ("accumulation_forgotten",))
+    assert verdict.observed["residual"] < 1e-6
+
+
+@pytest.mark.parametrize("weight", [lambda r, m: 1 / (3, 5, 2)[m], lambda r, m: 3 / 10])
+def test_means_of_one_rank_that_are_never_divided(weight):
+    """A count of each microbatch over all ranks would leave the same, and needs another rank."""
+    facts = WindowFacts(((3, 5, 2),), ((3, 5, 2),), ((3, 5, 2),), 3)
+    verdict = judged(compared(weight, facts), facts)
+    assert (verdict.outcome, verdict.diagnosis) == ("fail", ("accumulation_forgotten",))
+
+
+def test_a_right_window_with_other_means_does_not_need_more_power():
+    """It decides neither what is inconclusive nor which formula is the nearest."""
+    assert judged(compared()).observed["nearest_formula"] != "accumulation_forgotten"
 
 
 def test_sums_that_are_never_divided():
@@ -311,16 +331,91 @@ def test_a_doubt_comes_before_everything():
         assert verdict.criterion == f"{CRITERION}; x is y; z is w"
 
 
-def test_causes_fail_though_the_gradient_is_right():
-    seen = Seen(causes={"gradients_cleared_inside": "on rank 1 so", "weights_updated_inside": "on rank 0 so"})
+def test_causes_explain_a_difference_and_do_not_make_one():
+    """As where the first microbatch's gradient is zero, or where a loop adds up in buffers of its own."""
+    names = ("gradients_cleared_inside", "weights_updated_inside", "clipped_inside_window")
+    seen = Seen(causes=dict.fromkeys(names, "so"))
     verdict = judged(compared(), seen=seen)
-    assert (verdict.outcome, verdict.diagnosis) == ("fail", ("gradients_cleared_inside", "weights_updated_inside"))
-    assert verdict.criterion == f"{CRITERION}; on rank 1 so; on rank 0 so"
-    assert verdict.first_difference == {
-        "parameter": None,
-        "problem": "on rank 1 so",
-        "cause": "gradients_cleared_inside",
-    }
+    assert (verdict.outcome, verdict.diagnosis, verdict.first_difference) == ("pass", (), None)
+    assert verdict.criterion == CRITERION
+    assert judged(compared(change=scaled(1.01)), seen=seen).outcome == "fail"
+
+
+def test_causes_do_not_decide_where_counts_cannot_tell():
+    facts = WindowFacts(((4,), (4,)), ((4,), (4,)), ((4,), (4,)), 1)
+    verdict = judged(compared(facts=facts), facts, seen=Seen(causes={"gradients_cleared_inside": "so"}))
+    assert (verdict.outcome, verdict.diagnosis) == ("inconclusive", ())
+
+
+@pytest.mark.parametrize("name", ["weights_differ_between_ranks", "gradients_differ_between_ranks"])
+def test_ranks_that_differ_are_wrong_though_the_gradient_is_right(name):
+    seen = Seen(causes={"gradients_cleared_inside": "on rank 1 so", name: "on rank 0 so"})
+    verdict = judged(compared(), seen=seen)
+    assert (verdict.outcome, verdict.diagnosis) == ("fail", (name,))
+    assert verdict.criterion == f"{CRITERION}; on rank 0 so"
+    assert verdict.first_difference == {"parameter": None, "problem": "on rank 0 so", "cause": name}
+
+
+def lengths_at_clipping(times, max_norm=0.1, **changes):
+    """The gradient of both parameters was `times` as long as the objective's when it was clipped."""
+    of = compared(**changes)
+    length = math.hypot(*of.reference.values())
+    return replace(of, undone=[Undone(list(of.reference), max_norm, times * length)]), length
+
+
+@pytest.mark.parametrize("times", [65536.0, 2.0, 1.02, 0.5, 12.0])
+def test_clipping_while_a_scale_is_in_the_gradient(times):
+    """The numbers are right once the clipping is undone; what the optimizer applies is `times` too short."""
+    verdict = judged(lengths_at_clipping(times)[0])
+    sentence = f"the gradient had {times:.6g} times the objective's length when it was clipped to 0.1"
+    assert (verdict.outcome, verdict.diagnosis) == ("fail", ("clipped_while_scaled",))
+    assert verdict.criterion == f"{CRITERION}; {sentence}"
+    assert verdict.first_difference == {"parameter": None, "problem": sentence, "cause": "clipped_while_scaled"}
+
+
+@pytest.mark.parametrize("times", [1.0, 1.005, 0.995])
+def test_clipping_of_the_objectives_length_is_undone(times):
+    assert judged(lengths_at_clipping(times)[0]).outcome == "pass"
+
+
+def test_a_limit_that_is_scaled_with_the_gradient_is_no_mistake():
+    """clip_grad_norm_(parameters, 0.1 * scaler.get_scale()) before unscale_ is right."""
+    assert judged(lengths_at_clipping(65536.0, 0.1 * 65536)[0]).outcome == "pass"
+    assert judged(lengths_at_clipping(65536.0, 0.1)[0]).outcome == "fail"
+    assert judged(lengths_at_clipping(65536.0, 0.1 * 65536 * 1.2345)[0]).outcome == "fail"
+
+
+def test_lengths_at_clipping_are_as_exact_as_the_gradient():
+    """Of a run in half precision, the gradient itself may be off by more."""
+    of, _ = lengths_at_clipping(1.05)
+    half = replace(of, rounding={name: 0.02 * norm for name, norm in of.reference.items()})
+    assert (judged(of).outcome, judged(half).outcome) == ("fail", "inconclusive")
+    assert "clipped" not in judged(half).criterion
+
+
+def test_a_second_clipping_finds_what_the_first_has_left():
+    of, length = lengths_at_clipping(1.0)
+    once = Undone(list(of.reference), 0.05, 0.25 * length, dict.fromkeys(of.reference, 0.25))
+    assert judged(replace(of, undone=[*of.undone, once])).outcome == "pass"
+    assert judged(replace(of, undone=[*of.undone, replace(once, before={})])).outcome == "fail"
+
+
+def test_clipping_of_one_parameter_is_compared_with_its_own_length():
+    of = compared()
+    own = of.reference["head.bias"]
+    assert judged(replace(of, undone=[Undone(["head.bias"], 0.1, own)])).outcome == "pass"
+    assert judged(replace(of, undone=[Undone(["head.bias"], 0.1, 8 * own)])).diagnosis == ("clipped_while_scaled",)
+
+
+@pytest.mark.parametrize("length", [math.nan, math.inf])
+def test_lengths_that_are_no_number_tell_nothing(length):
+    of = compared()
+    assert judged(replace(of, undone=[Undone(["head.bias"], 0.1, length)])).outcome == "pass"
+
+
+def test_a_gradient_that_differs_is_named_by_its_formula():
+    of, _ = lengths_at_clipping(65536.0, weight=MISTAKES["mean_of_means"])
+    assert judged(of).diagnosis == ("mean_of_means",)
 
 
 def test_causes_stand_before_the_formula():
@@ -376,7 +471,16 @@ def test_a_window_that_was_not_compared():
 
 
 def test_every_name_that_can_be_given_has_a_meaning():
-    given = {*MISTAKES, "short_window_as_full", "clipped", "not_divided", "scaled", "loss_scale_kept"}
+    given = {
+        *MISTAKES,
+        "short_window_as_full",
+        "clipped",
+        "clipped_while_scaled",
+        "accumulation_forgotten",
+        "not_divided",
+        "scaled",
+        "loss_scale_kept",
+    }
     given |= {"gradients_not_cleared", "gradient_missing", "clipped_inside_window", "weights_differ_between_ranks"}
     given |= {"gradients_differ_between_ranks", "weights_updated_inside", "gradients_cleared_inside"}
     assert given <= set(MEANINGS)

@@ -9,7 +9,7 @@ from ddp_tokens import audit
 from ddp_tokens.audit import meanings
 from ddp_tokens.audit.meanings import MEANINGS, meaning_of
 from ddp_tokens.checks import meanings as of_checks
-from ddp_tokens.formulas import KNOWN_WRONG
+from ddp_tokens.formulas import ACCUMULATION_FORGOTTEN, KNOWN_WRONG
 
 
 def own_names():
@@ -17,7 +17,7 @@ def own_names():
 
 
 def test_names_of_formulas_checks_and_audits_are_explained():
-    assert set(MEANINGS) == {*of_checks.MEANINGS, *own_names()}
+    assert set(MEANINGS) == {*of_checks.MEANINGS, *own_names(), ACCUMULATION_FORGOTTEN.name}
     assert {formula.name for formula in KNOWN_WRONG} <= set(MEANINGS)
     assert not own_names() & set(of_checks.MEANINGS)
 

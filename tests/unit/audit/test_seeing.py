@@ -3,7 +3,7 @@
 import pytest
 
 from ddp_tokens.audit.judging import Seen
-from ddp_tokens.audit.seeing import described, facts_of, notes_of, seen_in
+from ddp_tokens.audit.seeing import described, facts_of, notes_of, notes_of_causes, seen_in
 from ddp_tokens.errors import AuditError
 from ddp_tokens.formulas import WindowFacts
 from tests.unit.audit.synthetic import clipping, microbatch, of_rank, told
@@ -140,7 +140,9 @@ def test_clipping_that_changes_nothing_is_no_cause():
 )
 def test_ranks_that_differ(field, name, what):
     of_ranks = [of_rank(0), of_rank(1), of_rank(2, **{field: 12}), of_rank(3, **{field: 14})]
-    assert seen_in(of_ranks).causes == {name: f"rank 2 holds other {what} than rank 0 at the update"}
+    assert seen_in(of_ranks).causes == {
+        name: f"rank 2 holds {what} that differ in some bits from those of rank 0 at the update"
+    }
 
 
 def test_sharded_ranks_hold_other_parts():
@@ -180,8 +182,25 @@ def test_clipping_is_noted_once():
     ]
 
 
+@pytest.mark.parametrize(
+    ("outcome", "note"),
+    [
+        ("pass", ["x_inside: on rank 1 x, and the gradient is right all the same"]),
+        ("inconclusive", ["x_inside: on rank 1 x"]),
+        ("fail", []),
+    ],
+)
+def test_causes_that_do_not_decide_are_noted(outcome, note):
+    assert notes_of_causes(Seen(causes={"x_inside": "on rank 1 x"}), outcome) == note
+    assert notes_of_causes(Seen(), outcome) == []
+
+
 def test_notes_of_ranks():
     assert notes_of([of_rank(0, notes=["x"]), of_rank(1, notes=["y", "z"])]) == ["rank 0: x", "rank 1: y", "rank 1: z"]
+
+
+def test_what_is_not_compared_is_noted_once():
+    assert notes_of([of_rank(rank, not_compared=["x", "y"]) for rank in range(2)]) == ["x", "y"]
 
 
 def test_rows_that_come_again():

@@ -93,9 +93,9 @@ def test_forwards_without_a_backward_are_left_out(recording):
     recorder.module(tokens_of(1)[0])
     found = telling(recorder)
     assert (len(found["microbatches"]), found["without_backward"]) == (2, 1)
-    assert found["notes"] == ["1 forward without a backward was left out"]
+    assert found["notes"] == ["1 forward without a backward was left out, with 2 supervised units"]
     recorder.module(tokens_of(1)[0])
-    assert telling(recorder)["notes"] == ["2 forwards without a backward were left out"]
+    assert telling(recorder)["notes"] == ["2 forwards without a backward were left out, with 4 supervised units"]
 
 
 def test_clippings_are_told(recording):
@@ -104,6 +104,35 @@ def test_clippings_are_told(recording):
 
     [found] = telling(learnt(recording()), Clipped)["clippings"]
     assert found == {"norm": 4.0, "max_norm": 1.0, "factor": pytest.approx(0.25, rel=1e-6), "after": 2}
+
+
+@pytest.mark.parametrize(
+    ("units", "note"),
+    [
+        ([0], "1 forward without a backward was left out"),
+        ([1], "1 forward without a backward was left out, with 1 supervised unit"),
+        ([0, 3, 4], "3 forwards without a backward were left out, with 7 supervised units"),
+    ],
+)
+def test_units_of_forwards_without_a_backward(recording, units, note):
+    """As of a microbatch whose backward was forgotten, or of an evaluation with gradients enabled."""
+    recorder = learnt(recording())
+    for one in units:
+        recorder.module(tokens_of(1)[0])
+        recorder.microbatches[-1].units = one
+    assert telling(recorder)["notes"] == [note]
+
+
+def test_what_is_not_compared_is_told(recording):
+    recorder = learnt(recording())
+    assert told(recorder, NothingBetween, {}, b"", ("x is y",))["not_compared"] == ["x is y"]
+
+
+def test_a_complex_parameter(recording):
+    recorder = learnt(recording())
+    recorder.module.phases = nn.Parameter(torch.zeros(2, dtype=torch.complex64))
+    recorder.module.others = nn.Parameter(torch.zeros(2, dtype=torch.complex64))
+    assert doubts_of(recorder) == ["phases is complex, which the audit does not compare"]
 
 
 def doubts_of(recorder, between=NothingBetween):

@@ -8,7 +8,7 @@ import pytest
 
 from ddp_tokens.checks.gradient_formulas import Diagnosis, diagnose, distances, predicted
 from ddp_tokens.checks.gradient_norms import algebra_tolerances, calibrated_tolerances
-from ddp_tokens.formulas import KNOWN_WRONG, WindowFacts, excluded_by, possible_on
+from ddp_tokens.formulas import ACCUMULATION_FORGOTTEN, KNOWN_WRONG, WindowFacts, excluded_by, possible_on
 from tests.unit.checks.synthetic import FACTS, UNITS, evidence, parts_for, with_observed
 
 N = 36
@@ -56,6 +56,23 @@ def test_a_mistake_is_named_in_float32_too(name):
     found = diagnosis_of(of, calibrated_tolerances(of.reference, of.single, 4))
     assert found.names == (name,)
     assert 0 < found.figures["residual"] < 1e-6
+
+
+FORGOTTEN = {
+    "means of microbatches": lambda r, m: 1 / UNITS[r][m] / 3,
+    "means of ranks": lambda r, m: 2 / OF_RANK[r] / 3,
+}
+
+
+@pytest.mark.parametrize("detail", FORGOTTEN)
+def test_a_formula_that_only_some_callers_know(detail):
+    """Where it is not known, none fits."""
+    of = evidence(FORGOTTEN[detail])
+    given = (of.observed, of.reference, of.facts, of.parts, algebra_tolerances(of.reference, 1e-12))
+    found = diagnose(*given, (ACCUMULATION_FORGOTTEN,))
+    assert (found.names, found.figures["detail"]) == (("accumulation_forgotten",), detail)
+    assert found.figures["residual"] < 1e-14
+    assert diagnose(*given).names == ()
 
 
 def test_a_short_window_divided_as_if_full():
