@@ -2,7 +2,7 @@
 
     torchrun --standalone --nproc-per-node=2 -m ddp_tokens.audit --loss causal-lm -- train.py ARGUMENTS
 
-The report is printed when the script ends. Exit codes: 0 the gradient is that of the objective; 1 it is not; 3 that
+The report is printed when the script ends, however it ends. Exit codes: 0 the gradient is that of the objective; 1 it is not; 3 that
 cannot be told; 2 it could not be audited; the script's own, where that is not 0.
 """
 
@@ -53,8 +53,13 @@ def main(arguments: Sequence[str]) -> int:
         )
 
     search = Search(listen, own.watch)
-    with search.searching():
-        code = run(script)
+    code = 1
+    try:
+        with search.searching():
+            code = run(script)
+    finally:
+        if code and search.found is not None and search.found.report.windows:
+            tell(search.found.report, own.output)  # what was found before the script failed
     if code:
         return code
     listener = search.require_found()

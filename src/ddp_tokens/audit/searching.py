@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.utils.data import DataLoader
 
 from ddp_tokens.audit.attach import Listener
 from ddp_tokens.audit.watched import Watched
@@ -25,35 +24,31 @@ class Search:
         self.found: Listener | None = None
         self._listen = listen
         self._watched = Watched()
-        self._watched.is_used = watches
+        self._watches = watches
         self._listeners: dict[int, Listener] = {}
         self._depth = 0
         self._call_of_modules: Any = nn.Module.__call__
-        self._iter_of_loaders: Any = DataLoader.__iter__
 
     @contextmanager
     def searching(self) -> Iterator[None]:
-        """Replaces what calls modules until the first update, and what iterates loaders, where these are watched."""
+        """Replaces what calls modules until the first update, and watches loaders where that is asked for."""
         search = self
 
         def call(module: nn.Module, *arguments: Any, **named: Any) -> Any:
             return search._called(module, arguments, named)
-
-        def iterate(loader: Any) -> Iterator[Any]:
-            return search._watched.told(search._iter_of_loaders(loader))
 
         hooks = [
             register_optimizer_step_pre_hook(self._before_step),
             register_optimizer_step_post_hook(self._after_step),
         ]
         nn.Module.__call__ = call
-        if self._watched.is_used:
-            DataLoader.__iter__ = iterate
+        if self._watches:
+            self._watched.watch_all()
         try:
             yield
         finally:
             nn.Module.__call__ = self._call_of_modules
-            DataLoader.__iter__ = self._iter_of_loaders
+            self._watched.stop()
             for hook in hooks:
                 hook.remove()
             for listener in self._listeners.values():

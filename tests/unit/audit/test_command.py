@@ -87,6 +87,7 @@ def test_a_script_that_trains_nothing(capsys, script):
 def test_the_exit_code_of_the_script_comes_first(capsys, script):
     code, out = said(capsys, script(TRAINS + "sys.exit(7)", "3"))
     assert code == 7
+    assert "(2 of 2 windows)" in out.out, "what was found is told all the same"
     code, out = said(capsys, script("import sys; sys.exit('no data')"))
     assert code == 1
     assert out.err == "no data\n"
@@ -100,6 +101,13 @@ def test_an_error_of_the_script_passes_through_and_nothing_stays_replaced(script
     with pytest.raises(ZeroDivisionError):
         main(["--watch", *script("1 / 0")])
     assert (nn.Module.__call__, DataLoader.__iter__, sys.argv) == (call, iterate, arguments)
+
+
+def test_what_was_found_before_a_script_fails_is_told(capsys, script, tmp_path):
+    with pytest.raises(ZeroDivisionError):
+        main(["--output", str(tmp_path / "audit.json"), *script(TRAINS + "1 / 0", "3")])
+    assert "(2 of 2 windows)" in capsys.readouterr().out
+    assert (tmp_path / "audit.json").is_file()
 
 
 def test_a_file_that_is_not_there(capsys):
