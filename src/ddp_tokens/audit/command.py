@@ -2,8 +2,8 @@
 
     torchrun --standalone --nproc-per-node=2 -m ddp_tokens.audit --loss causal-lm -- train.py ARGUMENTS
 
-The report is printed when the script ends, however it ends. Exit codes: 0 the gradient is that of the objective; 1 it is
-not; 3 that cannot be told; 2 it could not be audited; the script's own, where that is not 0.
+The report is printed when the script ends, however it ends. Exit codes: 0 the gradient is that of the objective; 1 it
+is not; 3 that cannot be told; 2 it could not be audited; the script's own, where that is not 0.
 """
 
 import argparse

@@ -45,7 +45,7 @@ def test_labels_come_from_the_loaders_of_the_script_in_every_window():
 def interrupted(found):
     with found.searching():
         assert nn.Module.__call__.__module__ == Search.__module__
-            assert type(iter(DataLoader([1]))).__next__.__module__ == Watched.__module__
+        assert type(iter(DataLoader([1]))).__next__.__module__ == Watched.__module__
         raise ZeroDivisionError
 
 
