@@ -53,6 +53,22 @@ def test_the_command_gives_the_verdict_of_the_form_in_code(tmp_path, way, outcom
     assert of_command.stdout.count("ddp_tokens.audit: ") == 1, "one rank speaks"
 
 
+@pytest.mark.parametrize("empty", [0, 1])
+def test_a_rank_that_has_no_batch_before_the_first_update_takes_part(tmp_path, empty):
+    output = tmp_path / "found.json"
+    script = SCRIPT.with_name("audited_empty_script.py")
+    done = started(
+        "-m", "ddp_tokens.audit", "--loss", "classification", "--timeout", "20", "--output", str(output),
+        "--", str(script), str(empty),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    windows = json.loads(output.read_text())["windows"]
+    assert [window["verdict"]["outcome"] for window in windows] == ["pass", "pass"]
+    assert windows[0]["seen"]["microbatches"] == [int(rank != empty) for rank in (0, 1)]
+    assert windows[1]["seen"]["microbatches"] == [1, 1]
+    assert all(0 < window["seconds"]["window"] < 200 for window in windows), "since its beginning"
+
+
 def test_a_script_can_be_ended_after_the_audit(tmp_path):
     done = started(
         "-m", "ddp_tokens.audit", "--loss", f"{SCRIPT}:loss_sum", "--watch", "--windows", "1", "--stop",

@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
             after_last=stop if own.stop else None,
         )
 
-    search = Search(listen, own.watch)
+    search = Search(listen, own.watch, own.timeout)
     code = 1
     try:
         with search.searching():

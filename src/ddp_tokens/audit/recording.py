@@ -82,7 +82,7 @@ class Recorder:
         self.is_deaf = False
         self.has_run = False
         self.is_surely_sum = False
-        self.began = 0.0
+        self.began = time.perf_counter()
         self.left_over: dict[str, Any] = {}
         self._loss_sum = loss_sum
         self._watched = watched
@@ -119,6 +119,7 @@ class Recorder:
         self._pending = []
         self._kept = {}
         self._buffers.clear()
+        self.began = time.perf_counter()  # of a window in which this rank has no forward
 
     def settle(self) -> None:
         """At the update: what buffers held goes with the inputs, for those that changed inside the window."""

@@ -46,7 +46,7 @@ class Report:
         if self.outcome == PASS:
             passed = sum(one["verdict"]["outcome"] == PASS for one in self.windows)
             of_all = f"{passed} of {len(self.windows)} windows"
-            return f"pass: the gradient is that of the mean over all supervised units ({of_all})"
+            return f"pass{self._noted()}: the gradient is that of the mean over all supervised units ({of_all})"
         if self.outcome == INCONCLUSIVE:
             return f"inconclusive: window {number}: {verdict['criterion'].split('; ', 1)[-1]}"
         parameter = verdict["observed"]["parameter"]
@@ -57,6 +57,11 @@ class Report:
         named = " or ".join(verdict["diagnosis"]) or "no known mistake explains it"
         meaning = meaning_of(verdict["diagnosis"])
         return f"fail: {what}: {named}{f' ({meaning})' if meaning else ''}"
+
+    def _noted(self) -> str:
+        """What is noted says what a pass does not cover, or leaves out."""
+        number = len({note for window in self.windows for note in window["notes"]})
+        return "" if number == 0 else ", with 1 note" if number == 1 else f", with {number} notes"
 
     def document(self) -> dict[str, Any]:
         return {

@@ -101,6 +101,12 @@ def test_the_sentence_of_a_pass():
     )
 
 
+def test_the_sentence_of_a_pass_counts_different_notes():
+    assert report(window(notes=["a", "b"]), window(2, notes=["b", "c"])).sentence == (
+        "pass, with 3 notes: the gradient is that of the mean over all supervised units (2 of 2 windows)"
+    )
+
+
 def test_the_sentence_of_a_failure():
     assert report(window(), fail(2)).sentence == (
         "fail: the gradient is off by 1,000 tolerances in window 2, parameter head.weight: mean_of_means (each rank "
@@ -173,7 +179,7 @@ def test_the_document():
 
 def test_the_text_of_a_pass():
     assert report(window(notes=["rank 1: so it is"]), window(2)).text().split("\n\n")[:2] == [
-        "pass: the gradient is that of the mean over all supervised units (2 of 2 windows)",
+        "pass, with 1 note: the gradient is that of the mean over all supervised units (2 of 2 windows)",
         "window 1: pass\n"
         "  ranks 2, microbatches per rank [2, 2]\n"
         "  supervised units per rank and microbatch [[4, 8], [9, 27]]\n"

@@ -42,6 +42,61 @@ def test_labels_come_from_the_loaders_of_the_script_in_every_window():
     assert [one["verdict"]["outcome"] for one in report.windows] == ["pass", "pass"]
 
 
+class Wrapper(nn.Module):
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+    def forward(self, x):
+        return self.module(x)
+
+
+class Other(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+
+
+def test_a_module_that_was_not_called_is_found_by_its_class_and_its_optimizer(monkeypatch):
+    """As another rank has called it. The wrapper is what this rank would call."""
+    asked = []
+
+    def of_all(value, window):
+        asked.append(value)
+        return ["torch.nn.modules.linear.Linear", None] if value is None else [False, value]
+
+    found = search(watches=False)
+    monkeypatch.setattr(found._exchange, "of_all", of_all)
+    monkeypatch.setattr(Listener, "before_step", lambda *_: None)
+    model, alike = Wrapper(nn.Linear(4, 3)), nn.Linear(4, 3)
+    with found.searching():
+        torch.optim.SGD(model.parameters(), lr=0.1).step()
+        assert found.found.module is model.module
+        assert found.found._model is model
+        assert asked == [None, False]
+    assert alike is not model.module
+
+
+def test_a_module_that_other_ranks_have_and_this_one_has_not(monkeypatch):
+    found = search(watches=False)
+    monkeypatch.setattr(
+        found._exchange, "of_all", lambda value, _: ["a.Net", None] if value is None else [False, value]
+    )
+    with found.searching(), pytest.raises(AuditError) as refused:
+        torch.optim.SGD(Other().parameters(), lr=0.1).step()
+    assert str(refused.value) == (
+        "rank 1 is at an update and called no module that its optimizer, a SGD, updates, and holds no a.Net as other "
+        "ranks do: let ranks train the same module"
+    )
+
+
+def test_an_update_before_any_forward_is_passed_over():
+    found = search(watches=False)
+    with found.searching():
+        torch.optim.SGD(Other().parameters(), lr=0.1).step()
+        assert found.found is None
+
+
 def interrupted(found):
     with found.searching():
         assert nn.Module.__call__.__module__ == Search.__module__
