@@ -156,7 +156,7 @@ def test_a_loop_that_updates_inside():
         for tokens in window:
             (summed(model, tokens) / sum(one.numel() for one in window)).backward()
             with torch.no_grad():
-                model.head.bias.add_(1e-3)
+                model.head.bias[0] += 1e-3  # all of them would leave the softmax as it is
 
     assert found_of(audited(Loop(updating)))[0][1][0] == "weights_updated_inside"
 
