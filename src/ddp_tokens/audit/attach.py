@@ -161,19 +161,16 @@ class Listener:
 
     def _at_update(self, optimizer: torch.optim.Optimizer, arguments: Any, named: Any) -> Any:
         """An optimizer that is given a closure computes the gradient inside its step."""
-        closure = named.get("closure", arguments[1] if len(arguments) > 1 else None)
-        if closure is None:
+        if closure_of(arguments, named) is None:
             self._complete()
             return None
+        return with_closure(arguments, named, lambda: self.at_update_of(optimizer))
 
-        def then_complete() -> Any:
-            result = closure()
-            if len(self.report.windows) < self._windows:
-                self._complete()
-            return result
-
-        rest = {name: value for name, value in named.items() if name != "closure"}
-        return (arguments[0], then_complete, *arguments[2:]), rest
+    def at_update_of(self, optimizer: torch.optim.Optimizer) -> None:
+        """When the gradient that this one is about to apply is there."""
+        self._optimizer = optimizer
+        if len(self.report.windows) < self._windows:
+            self._complete()
 
     def _complete(self) -> None:
         assert self._optimizer is not None
@@ -238,3 +235,20 @@ class Listener:
                 f"the optimizer, a {type(optimizer).__name__}, updates no parameter of {type(self.module).__name__}: "
                 "pass the model that it updates, and both as the trainer has prepared them"
             )
+
+
+def closure_of(arguments: Any, named: Any) -> Any:
+    """What an optimizer's step was given to compute the gradient, or None."""
+    return named.get("closure", arguments[1] if len(arguments) > 1 else None)
+
+
+def with_closure(arguments: Any, named: Any, afterwards: Callable[[], None]) -> tuple[Any, Any]:
+    """Arguments of a step whose closure is followed by a call of `afterwards`."""
+    closure = closure_of(arguments, named)
+
+    def both() -> Any:
+        result = closure()
+        afterwards()
+        return result
+
+    return (arguments[0], both, *arguments[2:]), {name: value for name, value in named.items() if name != "closure"}

@@ -1,6 +1,8 @@
 """What ranks tell each other about a window, over groups of their own, so that nothing of the run's is touched."""
 
 import json
+import os
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -48,6 +50,7 @@ class Exchange:
     def of_all(self, value: Any, window: int) -> list[Any]:
         """By rank, what each gives. Raises AuditError where a rank does not come to its update in time."""
         if self.size == 1:
+            _require_alone(os.environ)
             return [value]
         try:
             if self._meeting is None:
@@ -88,6 +91,16 @@ def _entered(group: dist.ProcessGroup) -> int:
     with suppress(RuntimeError):  # before the first collective of some backends
         return int(group._get_sequence_number_for_group())
     return 0
+
+
+def _require_alone(environment: Mapping[str, str]) -> None:
+    """Raises AuditError where a launcher has started several processes that do not know of each other."""
+    started = environment.get("WORLD_SIZE", "1")
+    if started not in ("", "0", "1") and not dist.is_initialized():
+        raise AuditError(
+            f"{started} processes were started and this one is at an update without torch.distributed being "
+            "initialized, so that each trains by itself: call init_process_group, or let the trainer do it"
+        )
 
 
 def _first_line(error: Exception) -> str:

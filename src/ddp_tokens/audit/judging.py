@@ -34,6 +34,10 @@ from ddp_tokens.checks.verdict import FAIL, INCONCLUSIVE, PASS, Verdict
 from ddp_tokens.errors import AuditError
 from ddp_tokens.formulas import ACCUMULATION_FORGOTTEN, RIGHT, WindowFacts, alike_on, excluded_by
 
+ALONE = (
+    "the gradient is that of the mean over all units, but with one rank and one microbatch there is nothing that could "
+    "be weighed wrongly: start it with several ranks (torchrun --nproc-per-node=2)"
+)
 ROUND = 1e-4  # torch adds 1e-6 to the norm by which it divides
 SAME_LENGTH = 1e-2  # of a gradient when it was clipped, and beside what is within the tolerances
 # Other causes explain a difference and do not make one.
@@ -220,6 +224,8 @@ def _concluded(
         return INCONCLUSIVE, UNDECIDED[found.names[0]].format(factor=found.figures["factor"])
     if differs:
         return FAIL, ""
+    if not excluded_by(facts):
+        return INCONCLUSIVE, ALONE
     alike = [formula.name for formula in excluded_by(facts) if alike_on(facts, RIGHT, formula)]
     if alike:
         return INCONCLUSIVE, f"counts make {', '.join(alike)} the same as the mean over all units in this window"

@@ -26,8 +26,8 @@ class Report:
         self._asked = asked
 
     def watch(self, loader: Any) -> Any:
-        """The same loader, which now says what it gives: where labels are no input of the module. Wrap what the loop
-        goes through, batch by batch, after a trainer has prepared it.
+        """The same loader, which now says what it gives: where labels are no input of the module. A DataLoader stays
+        what it is; of anything else, watch what the loop goes through, batch by batch.
         """
         return self._watch(loader)
 
@@ -46,6 +46,8 @@ class Report:
         if self.outcome == PASS:
             passed = sum(one["verdict"]["outcome"] == PASS for one in self.windows)
             of_all = f"{passed} of {len(self.windows)} windows"
+            if telling["seen"]["world_size"] == 1:
+                of_all += ", on one rank, which says nothing of how ranks are weighed"
             return f"pass{self._noted()}: the gradient is that of the mean over all supervised units ({of_all})"
         if self.outcome == INCONCLUSIVE:
             return f"inconclusive: window {number}: {verdict['criterion'].split('; ', 1)[-1]}"

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.hooks import RemovableHandle
 
-from ddp_tokens.audit.attach import Listener
+from ddp_tokens.audit.attach import Listener, closure_of, with_closure
 from ddp_tokens.audit.exchange import Exchange
 from ddp_tokens.audit.watched import Watched
 from ddp_tokens.audit.wrappers import innermost, network_of
@@ -30,6 +31,7 @@ class Search:
         self._watches = watches
         self._listeners: dict[int, Listener] = {}
         self._exchange = Exchange(timeout_s)
+        self._in_step: RemovableHandle | None = None
         self._depth = 0
         self._call_of_modules: Any = nn.Module.__call__
 
@@ -76,12 +78,29 @@ class Search:
                 self._listeners[network] = self._listen(module, self._watched)
 
     def _before_step(self, optimizer: torch.optim.Optimizer, arguments: Any, named: Any) -> None:
+        if self.found is None and closure_of(arguments, named) is not None:
+            self._in_step = optimizer.register_step_pre_hook(self._choose_after_closure)
+            return
         if self.found is None:
             self._choose(optimizer)
         if self.found is not None:
             self.found.before_step(optimizer, arguments, named)
 
+    def _choose_after_closure(self, optimizer: torch.optim.Optimizer, arguments: Any, named: Any) -> Any:
+        """The module may be called for the first time inside the closure."""
+
+        def then_choose() -> None:
+            if self.found is None:
+                self._choose(optimizer)
+                if self.found is not None:
+                    self.found.at_update_of(optimizer)
+
+        return with_closure(arguments, named, then_choose)
+
     def _after_step(self, optimizer: torch.optim.Optimizer, arguments: Any, named: Any) -> None:
+        if self._in_step is not None:
+            self._in_step.remove()
+            self._in_step = None
         if self.found is not None:
             self.found.after_step(optimizer, arguments, named)
 

@@ -138,8 +138,8 @@ def _doubts(recorder: Recorder, between: Between, compared: Mapping[str, nn.Para
         )
     if not all(one.is_kept for one in recorder.complete):
         doubts.append(
-            f"the inputs of a window take more than {recorder.limit // MIB} MiB: pass a larger record_mib, or audit "
-            "with fewer or smaller microbatches"
+            f"the inputs of a window, and buffers that forward changes, take more than {recorder.limit // MIB} MiB: "
+            "pass a larger record_mib, or audit with fewer or smaller microbatches"
         )
     if any(clipping.factor == 0.0 and math.isfinite(clipping.norm) for clipping in between.clippings):
         doubts.append("gradients are clipped to the norm 0, so nothing is left to compare: clip to a larger one")

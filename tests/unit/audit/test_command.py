@@ -47,11 +47,49 @@ def said(capsys, arguments):
 
 
 def test_one_process_and_one_microbatch_have_no_other_formula_to_exclude(capsys, script):
-    """W = 1 and one microbatch: means of ranks and of microbatches are the same, so only the algebra is judged."""
+    """W = 1 and one microbatch: means of ranks and of microbatches are the same, so nothing is shown."""
     code, out = said(capsys, script(TRAINS, "3"))
+    assert code == 3, out
+    assert "ddp_tokens.audit: inconclusive: window 1: the gradient is that of the mean over all units, but" in out.out
+    assert "torchrun --nproc-per-node=2" in out.out
+
+
+def test_processes_that_do_not_know_of_each_other_are_no_ranks(capsys, script, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    code, out = said(capsys, script(TRAINS, "3"))
+    assert code == 2
+    assert (
+        "2 processes were started and this one is at an update without torch.distributed being initialized" in out.err
+    )
+
+
+CLOSURE = """
+import sys, torch
+torch.manual_seed(0)
+model = torch.nn.Linear(3, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def closure():
+    optimizer.zero_grad()
+    for rows in (1, 3):
+        labels = torch.tensor([0, 1, 1, -100])[:rows]
+        loss = torch.nn.functional.cross_entropy(model(torch.randn(rows, 3)), labels, reduction="sum")
+        (loss / 4).backward()
+for _ in range(3):
+    optimizer.step(closure)
+"""
+
+
+def test_an_optimizer_that_computes_inside_its_step(capsys, script, tmp_path):
+    """1 and 3 units in each window, also in the first one, before which no module was called."""
+    (tmp_path / "rows.py").write_text(
+        LOSS.replace("[0, 1, 1, -100])", "[0, 1, 1, -100])[: len(outputs)]").replace(", 3\n", ", len(outputs)\n")
+    )
+    arguments = script(CLOSURE)
+    arguments[1] = f"{tmp_path}/rows.py:loss_sum"
+    code, out = said(capsys, arguments)
     assert code == 0, out
-    assert "ddp_tokens.audit: pass: " in out.out
-    assert "2 of 2 windows" in out.out
+    assert out.out.count("units per rank and microbatch [[1, 3]]") == 2
+    assert "on one rank, which says nothing of how ranks are weighed" in " ".join(out.out.split())
 
 
 def test_a_wrong_gradient_is_exit_code_1(capsys, script):
@@ -63,7 +101,7 @@ def test_a_wrong_gradient_is_exit_code_1(capsys, script):
 
 def test_fewer_updates_than_windows_are_told(capsys, script):
     code, out = said(capsys, script(TRAINS, "1"))
-    assert code == 0
+    assert code == 3
     assert "1 of 2 windows were audited: the loop made no more updates" in out.out
 
 
@@ -87,7 +125,7 @@ def test_a_script_that_trains_nothing(capsys, script):
 def test_the_exit_code_of_the_script_comes_first(capsys, script):
     code, out = said(capsys, script(TRAINS + "sys.exit(7)", "3"))
     assert code == 7
-    assert "(2 of 2 windows)" in out.out, "what was found is told all the same"
+    assert "window 2: inconclusive" in out.out, "what was found is told all the same"
     code, out = said(capsys, script("import sys; sys.exit('no data')"))
     assert code == 1
     assert out.err == "no data\n"
@@ -106,7 +144,7 @@ def test_an_error_of_the_script_passes_through_and_nothing_stays_replaced(script
 def test_what_was_found_before_a_script_fails_is_told(capsys, script, tmp_path):
     with pytest.raises(ZeroDivisionError):
         main(["--output", str(tmp_path / "audit.json"), *script(TRAINS + "1 / 0", "3")])
-    assert "(2 of 2 windows)" in capsys.readouterr().out
+    assert "window 2: inconclusive" in capsys.readouterr().out
     assert (tmp_path / "audit.json").is_file()
 
 
