@@ -239,4 +239,7 @@ def test_a_misuse_is_one_sentence_on_every_rank(tmp_path):
         assert "\n" not in said
     no_room = ranks[0]["no room"]
     assert no_room["outcomes"] == ["inconclusive", "inconclusive"], no_room
-    assert "the inputs of a window take more than 0 MiB: pass a larger record_mib" in no_room["sentence"]
+    assert (
+        "the inputs of a window, and buffers that forward changes, take more than 0 MiB: pass a larger record_mib"
+        in no_room["sentence"]
+    )

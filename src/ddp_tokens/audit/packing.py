@@ -92,7 +92,7 @@ class _Packing:
 
     def __init__(self) -> None:
         self.tensors: list[torch.Tensor] = []
-        self._met: dict[int, tuple[Any, int]] = {}
+        self._met: dict[tuple[Any, ...], tuple[Any, int]] = {}
 
     def packed(self, value: Any, where: str) -> Tree:
         if type(value) in PLAIN:
@@ -138,10 +138,18 @@ class _Packing:
         return [[self.packed(key, where), self.packed(item, f"{where}.{key}")] for key, item in value.items()]
 
     def _number(self, value: Any, tensor: Callable[[], torch.Tensor]) -> int:
-        if id(value) not in self._met:
+        key = _same_memory(value)
+        if key not in self._met:
             self.tensors.append(tensor())
-            self._met[id(value)] = value, len(self.tensors) - 1
-        return self._met[id(value)][1]
+            self._met[key] = value, len(self.tensors) - 1
+        return self._met[key][1]
+
+
+def _same_memory(value: Any) -> tuple[Any, ...]:
+    """The same for tensors that are the same in memory, though they may be several objects."""
+    if not isinstance(value, torch.Tensor) or value.is_nested or value.layout != torch.strided or not value.numel():
+        return (id(value),)
+    return value.data_ptr(), value.dtype, value.shape, value.stride(), value.requires_grad
 
 
 def _dense(tensor: torch.Tensor, where: str) -> torch.Tensor:

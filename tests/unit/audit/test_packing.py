@@ -160,9 +160,10 @@ def test_packing_copies_nothing():
 
 def test_what_comes_from_a_message_is_its_own_memory():
     value = torch.arange(3)
-    one, other = there_and_back([value, value[:]])
+    one, other, again = there_and_back([value, value[1:], value[:]])
     one.add_(1)
-    assert other.tolist() == value.tolist() == [0, 1, 2]
+    assert (value.tolist(), other.tolist()) == ([0, 1, 2], [1, 2])
+    assert again is one, "what is the same in memory is sent once"
 
 
 VALUES = {

@@ -185,8 +185,8 @@ def test_inputs_that_were_not_kept(recording):
     recorder = recording(limit_mib=1)
     recorder.module(torch.zeros(1, 200_000, dtype=torch.long))["logits"].sum().backward()
     assert doubts_of(recorder) == [
-        "the inputs of a window take more than 1 MiB: pass a larger record_mib, or audit with fewer or smaller "
-        "microbatches"
+        "the inputs of a window, and buffers that forward changes, take more than 1 MiB: pass a larger record_mib, "
+        "or audit with fewer or smaller microbatches"
     ]
 
 
