@@ -21,11 +21,11 @@ from ddp_tokens.checks.gradient_formulas import LOSS_SCALE, SCALED, Diagnosis, d
 from ddp_tokens.checks.gradient_norms import (
     Arrays,
     Norms,
+    calibrated,
     errors,
     largest_ratio,
     norms,
     plain,
-    raised,
     weighted_sum,
     whole,
 )
@@ -95,12 +95,9 @@ class Seen:
 
 
 def tolerances_of(compared: Compared, tolerances: Tolerances) -> Norms:
-    """As checks.gradient_norms.calibrated_tolerances, from norms."""
-    least = raised(compared.reference)
-    return {
-        name: tolerances.native * max(compared.rounding.get(name, 0.0), compared.epsilon * least[name])
-        for name in compared.reference
-    }
+    rounding = {name: compared.rounding.get(name, 0.0) for name in compared.reference}
+    epsilons = dict.fromkeys(compared.reference, compared.epsilon)
+    return calibrated(compared.reference, rounding, epsilons, tolerances.native)
 
 
 def judge(case: str, facts: WindowFacts, compared: Compared, seen: Seen, tolerances: Tolerances) -> Verdict:

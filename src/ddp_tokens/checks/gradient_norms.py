@@ -59,11 +59,14 @@ def calibrated_tolerances(reference: Arrays, single: Arrays, factor: float) -> N
     and 2.1 times under bfloat16 autocast (912 parameters of 40 random models, benchmarks/calibration.py); hence 4.
     """
     rounding = errors(single, reference)
-    least = not_near_zero(reference)
-    return {
-        name: factor * max(rounding[name], float(numpy.finfo(single[name].dtype).eps) * least[name])
-        for name in rounding
-    }
+    epsilons = {name: float(numpy.finfo(single[name].dtype).eps) for name in rounding}
+    return calibrated(norms(reference), rounding, epsilons, factor)
+
+
+def calibrated(reference: Norms, rounding: Norms, epsilons: Norms, factor: float) -> Norms:
+    """The same from norms: of the reference, of what rounding does to it, and the epsilon of each one's dtype."""
+    least = raised(reference)
+    return {name: factor * max(rounding[name], epsilons[name] * least[name]) for name in rounding}
 
 
 def largest_ratio(of_errors: Norms, tolerances: Norms) -> tuple[float, str | None]:
