@@ -6,12 +6,8 @@ import sys
 from ddp_tokens.archive.building import archived, limit_mib, measured, source_file
 from ddp_tokens.archive.collect import require_archivable
 from ddp_tokens.errors import UserError
-from ddp_tokens.trainers.building import (
-    BY_NAME,
-    audited,
-    installed_file,
-    script_file,
-)
+from ddp_tokens.trainers.building import audited, installed_file, script_file
+from ddp_tokens.trainers.cases import BY_NAME
 from ddp_tokens.workflow import (
     AUDITED,
     CONTROL_WORLD_SIZES,

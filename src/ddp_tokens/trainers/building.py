@@ -4,10 +4,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from ddp_tokens.files import to_json
-from ddp_tokens.trainers.cases import CASES, Case
+from ddp_tokens.trainers.cases import Case
 from ddp_tokens.workflow import AUDIT, RESULTS, file_by_content
 
-BY_NAME: dict[str, Case] = {case.name: case for case in CASES}
 TABLE = f"{RESULTS}/{AUDIT}/trainers.json"
 
 

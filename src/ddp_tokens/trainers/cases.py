@@ -148,8 +148,4 @@ _OF_DEEPSPEED = (
 )
 
 CASES: tuple[Case, ...] = (*_OF_TORCH, *_OF_HUGGING_FACE, *_OF_LIGHTNING, *_OF_DEEPSPEED)
-
-
-def case_named(name: str) -> Case:
-    """Raises KeyError for a name that is not among them."""
-    return {case.name: case for case in CASES}[name]
+BY_NAME: dict[str, Case] = {case.name: case for case in CASES}

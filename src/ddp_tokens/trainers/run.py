@@ -19,7 +19,7 @@ from ddp_tokens.files import write_json
 from ddp_tokens.launchers import module_and_options
 from ddp_tokens.options import run_as_program
 from ddp_tokens.steps import PROJECT_ROOT
-from ddp_tokens.trainers.cases import CASES, Case, case_named
+from ddp_tokens.trainers.cases import BY_NAME, Case
 from ddp_tokens.watching import SNAKEMAKE, end_with, sign_as, snakemake_of
 
 PROGRAM = "ddp_tokens.trainers.run"
@@ -34,14 +34,12 @@ OF_LAUNCHER = re.compile(r"[EW]\d{4} .*torch/distributed/elastic/")
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__, allow_abbrev=False)
-    parser.add_argument(
-        "case", choices=[case.name for case in CASES], metavar="CASE", help="a name in trainers/cases.py"
-    )
+    parser.add_argument("case", choices=list(BY_NAME), metavar="CASE", help="a name in trainers/cases.py")
     parser.add_argument("--output", type=Path, required=True, help="the JSON file that is written")
     parser.add_argument("--results", type=Path, default=PROJECT_ROOT / "results" / "minimum", help="what is trained on")
     own = parser.parse_args(arguments)
     end_with(snakemake_of(os.environ))
-    run(case_named(own.case), own.results, own.output)
+    run(BY_NAME[own.case], own.results, own.output)
     return 0
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from ddp_tokens.checks.verdict import FAIL, PASS
 from ddp_tokens.formulas import MEANINGS
-from ddp_tokens.trainers.cases import CASES, case_named
+from ddp_tokens.trainers.cases import BY_NAME, CASES
 from ddp_tokens.trainers.run import EXAMPLES
 
 WRONG = [case for case in CASES if case.expected == FAIL]
@@ -42,7 +42,7 @@ def test_a_wrong_case_is_named_and_made_right_by_the_same_trainer(case):
     assert set(case.diagnosis) <= set(MEANINGS)
     assert case.diagnosis
     assert case.remedy.endswith(".")
-    remedy = case_named(case.made_right_by)
+    remedy = BY_NAME[case.made_right_by]
     assert (remedy.expected, remedy.script, remedy.package) == (PASS, case.script, case.package)
 
 

@@ -9,11 +9,11 @@ import pytest
 
 from ddp_tokens.errors import EvidenceError
 from ddp_tokens.trainers import run
-from ddp_tokens.trainers.cases import CASES, case_named
+from ddp_tokens.trainers.cases import BY_NAME, CASES
 from tests.helpers import PROJECT
 
 LAUNCHER = 7  # words of a command before the script
-BARE = replace(case_named("bare_ddp"), package="pip")  # a package that is there; its version is looked up only
+BARE = replace(BY_NAME["bare_ddp"], package="pip")  # a package that is there; its version is looked up only
 
 
 def started(monkeypatch, tmp_path, body):
