@@ -80,12 +80,18 @@ def stopped(places: Mapping[int, Place]) -> Failure | None:
 
 
 def waited_for(own: Place, places: Mapping[int, Place], size: int) -> Failure | None:
-    """The rank that has entered the fewest collectives, or has not come at all; None when all are in the same one."""
+    """The rank that has not come at all, or has entered the fewest collectives, or is in another one than `own`; None
+    when all are in the same one.
+    """
     missing = sorted(set(range(size)) - {own.rank, *places})
     if missing:
         return Failure(missing[0], "is not there", None)
     behind = min(places.values(), key=lambda place: place.entered, default=own)
-    return Failure(behind.rank, "does not go on", behind) if behind.entered < own.entered else None
+    if behind.entered < own.entered:
+        return Failure(behind.rank, "does not go on", behind)
+    beside = (place for place in places.values() if place.inside and place.entered == own.entered)
+    elsewhere = (place for place in beside if place.collective != own.collective)
+    return next((Failure(place.rank, "is in another collective", place) for place in elsewhere), None)
 
 
 def speaks_of_communication(error: BaseException) -> bool:

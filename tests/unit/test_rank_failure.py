@@ -83,6 +83,13 @@ def test_the_rank_that_has_entered_fewer_collectives_does_not_go_on():
     assert found(WAITING, replace(WAITING, rank=1)) is None
 
 
+def test_a_rank_that_is_in_another_collective_is_named():
+    elsewhere = replace(WAITING, rank=1, collective="all-gather of the lengths")
+    assert found(elsewhere, WAITING) == (1, "is in another collective")
+    assert found(WAITING, replace(elsewhere, entered=6)) is None, "it has only gone on"
+    assert found(WAITING, replace(elsewhere, inside=False)) is None
+
+
 def test_a_rank_that_never_came_is_named():
     assert found(WAITING) == (1, "is not there")
     assert waited_for(OWN, {}, 1) is None
