@@ -7,7 +7,9 @@ from pydantic import Field, model_validator
 from ddp_tokens.check_settings import Tolerance, Tolerances
 from ddp_tokens.corpus_settings import Corpus, GeneratedCorpus, Images, OwnImages, OwnRows, VerbGrammar
 from ddp_tokens.epochs import windows_per_epoch
+from ddp_tokens.image_settings import require_images
 from ddp_tokens.measure_settings import Exercise, Network, Scaling
+from ddp_tokens.objective_settings import ClassWeights, Smoothing, Unit
 from ddp_tokens.setting_types import NonNegative, Positive, Section
 from ddp_tokens.sources import module_path
 from ddp_tokens.training_settings import (
@@ -47,9 +49,6 @@ __all__ = [
     "VerbGrammar",
 ]
 
-# The kinds of work that come with the project, and whether their rows are images.
-OF_IMAGES = {"token_labels": False, "causal_lm": False, "images": True}
-
 
 class Experiment(Section):
     """One experiment: what is trained, on what, in which order, by how many ranks, and how it is judged."""
@@ -70,6 +69,25 @@ class Experiment(Section):
         "token_labels", description="kind of work, a file in src/ddp_tokens/workloads/", pattern=r"^[a-z_]+$"
     )
     model: Model = Field(Transformer(), description="kind and size of the model")
+    unit: Unit = Field(
+        "token",
+        description="what counts once in the objective: each supervised token; each sequence, with the mean of its "
+        "tokens (of a packed row, each of its sequences); each document, the rows with one field `document`; or each "
+        "sample, a row",
+    )
+    class_weights: ClassWeights = Field(
+        None,
+        description="by class, how much a label of it counts, in the sum of losses and in the denominator, as in "
+        "torch's CrossEntropyLoss; when absent, 1 each",
+    )
+    label_smoothing: Smoothing = Field(
+        0.0, description="share of a label that is spread over all classes, as in torch's CrossEntropyLoss"
+    )
+    strategy: Literal["ddp", "fsdp2", "zero1"] = Field(
+        "ddp",
+        description="what ranks hold: ddp all of the model and the optimizer's state; zero1 a share of the optimizer's "
+        "state (ZeroRedundancyOptimizer); fsdp2 a share of everything (fully_shard)",
+    )
     optimizer: Optimizer = Field(Sgd(), description="how weights are updated")
     schedule: Schedule = Field(Constant(), description="how the learning rate changes")
     steps: Positive = Field(100, description="updates of the whole run; leave it out where `epochs` is given")
@@ -87,11 +105,12 @@ class Experiment(Section):
     batch: Positive = Field(8, description="rows per rank and microbatch")
     accumulation: Positive = Field(2, description="microbatches per rank and update (gradient accumulation)")
     world_size: Positive = Field(2, description="number of ranks")
-    sharding: Literal["by_length", "by_index", "by_epoch"] = Field(
+    sharding: Literal["by_length", "by_index", "by_epoch", "by_document"] = Field(
         "by_length",
         description="training rows that a rank draws from: by_length gives rank 0 the shortest and the last rank the "
         "longest; by_index gives rank r every row whose index modulo world_size is r; by_epoch deals each row once per "
-        "epoch, in the order of torch's DistributedSampler",
+        "epoch, in the order of torch's DistributedSampler; by_document draws whole documents for each window and "
+        "deals their rows to the ranks, so that these may have unequal numbers of microbatches",
     )
     drop_last: bool = Field(
         False,
@@ -149,7 +168,7 @@ class Experiment(Section):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         self._require_epochs()
-        self._require_images()
+        require_images(self)
         self._follow_epochs()
         if self.interrupt_at >= self.steps:
             raise ValueError(
@@ -205,53 +224,6 @@ class Experiment(Section):
                 f"give epochs or steps, not both: epochs {self.epochs} are {steps} updates, and steps says {self.steps}"
             )
         vars(self)["steps"] = steps
-
-    def _require_images(self) -> None:
-        of_images = isinstance(self.corpus, Images | OwnImages)
-        if isinstance(self.model, ResNet) != of_images:
-            raise ValueError(
-                f"model {self.model.kind} does not go with corpus {self.corpus.kind}: images need model.kind resnet "
-                "and workload images, tokens need model.kind transformer"
-            )
-        if OF_IMAGES.get(self.workload, of_images) != of_images:
-            raise ValueError(
-                f"workload {self.workload} does not go with corpus {self.corpus.kind}: images need workload images, "
-                "tokens need token_labels or causal_lm"
-            )
-        if self.augmentation != "none" and not of_images:
-            raise ValueError(f"augmentation {self.augmentation} is for images, not for corpus {self.corpus.kind}")
-        if isinstance(self.model, ResNet):
-            self._require_fitting(self.model)
-
-    def _require_fitting(self, model: ResNet) -> None:
-        """One pixel of one image, as a short last window may hold, has no variance: torch refuses it amidst a run."""
-        size = self.corpus.size if isinstance(self.corpus, Images | OwnImages) else None
-        halvings = len(model.stages) - 1
-        if size is not None and size <= 2**halvings and model.norm != "group":
-            raise ValueError(
-                f"the {len(model.stages)} stages of model.stages halve images of corpus.size {size} to a single pixel: "
-                f"take fewer stages, {2**halvings + 1} pixels or more, or model.norm group"
-            )
-        if model.norm == "sync_batch" and self.device == "cuda" and self.sharding == "by_epoch" and not self.drop_last:
-            self._require_rows_for_all_in_a_short_window()
-        if model.norm == "sync_batch" and self.device == "cpu":
-            raise ValueError(
-                "model.norm sync_batch needs device cuda, since torch's SyncBatchNorm refuses CPU tensors: take norm "
-                "batch or group here"
-            )
-
-    def _require_rows_for_all_in_a_short_window(self) -> None:
-        if self.accumulation > 1:
-            raise ValueError(
-                "model.norm sync_batch waits for all ranks in every forward, and in a short last window ranks may have "
-                "unequal numbers of microbatches: set drop_last to true, or accumulation to 1"
-            )
-        left = self.training_rows % (self.world_size * self.batch)
-        if 0 < left < self.world_size:
-            raise ValueError(
-                f"the last window of an epoch has {left} rows for {self.world_size} ranks, and with model.norm "
-                "sync_batch a rank without a row would change the statistics of all: set drop_last to true"
-            )
 
     @property
     def training_rows(self) -> int:

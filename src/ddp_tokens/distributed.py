@@ -213,6 +213,12 @@ def global_count(local_count: int, device: str = "cpu") -> int:
     return int(count)
 
 
+def denominator_over_ranks(local: float, device: str = "cpu") -> float:
+    """The units over all ranks, or their weights: one all-reduce of a float64, which holds whole numbers exactly."""
+    [total] = sum_over_ranks([local], device, "count")
+    return int(total) if total.is_integer() else total
+
+
 def sum_over_ranks(values: Sequence[float], device: str = "cpu", what: str = "sums") -> list[float]:
     """Element-wise sums over ranks, in float64: one all-reduce."""
     return _summed(torch.tensor(values, dtype=torch.float64, device=device), what)

@@ -18,26 +18,28 @@ from ddp_tokens.corpora.rows import Row, supervised_in
 from ddp_tokens.normalization import MEAN_OF_MEANS, TOKEN_MEAN
 from ddp_tokens.plan import Plan, Window, microbatches_of
 
-Counts = tuple[tuple[int, ...], ...]
+Counts = tuple[tuple[Fraction | int, ...], ...]
 Weights = tuple[tuple[Fraction, ...], ...]
 Variants = dict[str, Weights | None]
 NOT_A_NUMBER = "0/0"
+LARGEST_DENOMINATOR = 10**9
 
 
 @dataclass(frozen=True)
 class WindowFacts:
     """What can be counted in a window without computing anything; entries are [rank][microbatch].
 
-    `units`: supervised units. `labels`: all of them, those that are not supervised too. `positions`: rows times the
-    longest row, which is what a padded batch holds. `accumulation`: microbatches of a full window; the last window of
-    an epoch may hold fewer. `previous_units`: units of the window before over all ranks, None in the first.
+    `units`: supervised units; of weighted ones, the sum of their weights. `labels`: all of them, those that are not
+    supervised too. `positions`: rows times the longest row, which is what a padded batch holds. `accumulation`:
+    microbatches of a full window; the last window of an epoch may hold fewer. `previous_units`: units of the window
+    before over all ranks, None in the first.
     """
 
     units: Counts
     labels: Counts
     positions: Counts
     accumulation: int
-    previous_units: int | None = None
+    previous_units: Fraction | int | None = None
 
     @property
     def world_size(self) -> int:
@@ -48,24 +50,34 @@ class WindowFacts:
         return max(map(len, self.units))
 
     @property
-    def total(self) -> int:
+    def total(self) -> Fraction | int:
         return sum(map(sum, self.units))
 
     @property
-    def units_per_rank(self) -> list[int]:
+    def units_per_rank(self) -> list[Fraction | int]:
         return [sum(of_rank) for of_rank in self.units]
 
-    def units_in_microbatch(self, index: int) -> int:
+    @property
+    def told_units_per_rank(self) -> list[float]:
+        """As plain numbers, whole ones where nothing is weighted."""
+        return [int(units) if units == int(units) else float(units) for units in self.units_per_rank]
+
+    def units_in_microbatch(self, index: int) -> Fraction | int:
         """Over all ranks that have a microbatch of this index."""
         return sum(of_rank[index] for of_rank in self.units if index < len(of_rank))
+
+
+def exact(units: float) -> Fraction | int:
+    """A share such as a third, which a float only comes near to, as the fraction that it is."""
+    return units if isinstance(units, int) else Fraction(units).limit_denominator(LARGEST_DENOMINATOR)
 
 
 def window_facts(plan: Plan, index: int, rows: Mapping[str, Row]) -> WindowFacts:
     """Of the plan's window `index`, counted from 0."""
 
-    def counted(count: Callable[[list[Row]], int], window: Window) -> Counts:
+    def counted(count: Callable[[list[Row]], float], window: Window) -> Counts:
         of_ranks = [microbatches_of(window, rank, rows) for rank in range(len(window))]
-        return tuple(tuple(map(count, of_rank)) for of_rank in of_ranks)
+        return tuple(tuple(exact(count(batch)) for batch in of_rank) for of_rank in of_ranks)
 
     return WindowFacts(
         units=counted(supervised_in, plan[index]),
@@ -135,7 +147,7 @@ def _another_ranks_rows(facts: WindowFacts) -> Variants:
     return {f"rank {a} computes the rows of rank {b}": of(a, b) for a, b in pairs if _total_with(facts, a, b)}
 
 
-def _total_with(facts: WindowFacts, replaced: int, by: int) -> int:
+def _total_with(facts: WindowFacts, replaced: int, by: int) -> Fraction | int:
     of_rank = facts.units_per_rank
     return facts.total - of_rank[replaced] + of_rank[by]
 

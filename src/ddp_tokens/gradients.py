@@ -143,7 +143,7 @@ def _through(
     microbatches: Microbatches,
     name: str,
     world: World,
-    counted: int,
+    counted: float,
     normalize: Callable[[torch.Tensor], torch.Tensor],
 ) -> None:
     """Raises WorkloadError on every rank alike when the workload sums over other units than the corpus counts."""

@@ -10,18 +10,23 @@ from torch.nn import functional
 from ddp_tokens import batches
 from ddp_tokens.config import Model, Transformer
 from ddp_tokens.corpora.lock import ImageShape, Shape
-from ddp_tokens.corpora.rows import UNSUPERVISED, Row, supervised_in
+from ddp_tokens.corpora.rows import PLAIN, UNSUPERVISED, Criterion, Row, supervised_in
 from ddp_tokens.errors import WorkloadError
 
 
 @dataclass(frozen=True)
 class Batch(batches.Batch):
-    """`tokens`, `labels`: int64 (rows, longest); `padding`: bool (rows, longest), True where there is no token."""
+    """`tokens`, `labels`: int64 (rows, longest); `padding`: bool (rows, longest), True where there is no token.
+
+    `weights`: float64 (rows, longest), None where each is 1. `units`: what the rows add to the denominator.
+    """
 
     tokens: torch.Tensor
     labels: torch.Tensor
     padding: torch.Tensor
-    units: int
+    units: float
+    weights: torch.Tensor | None = None
+    criterion: Criterion = PLAIN
 
 
 def of_tokens(workload: str, settings: Model, shape: Shape | ImageShape) -> tuple[Transformer, Shape]:
@@ -37,7 +42,17 @@ def collate(rows: Sequence[Row], device: torch.device | str = "cpu") -> Batch:
     labels = _padded([row.labels for row in rows], longest, UNSUPERVISED)
     lengths = torch.tensor([len(row.tokens) for row in rows])
     padding = torch.arange(longest) >= lengths[:, None]
-    return Batch(tokens, labels, padding, supervised_in(rows)).to(device)
+    return Batch(*(tokens, labels, padding, supervised_in(rows)), weights_of(rows, longest), rows[0].criterion).to(
+        device
+    )
+
+
+def weights_of(rows: Sequence[Row], longest: int) -> torch.Tensor | None:
+    """float64 (rows, longest), 0 where there is no position; None where each position has the weight 1."""
+    if all(row.weights is None for row in rows):
+        return None
+    given = [row.weights or (1.0,) * len(row.labels) for row in rows]
+    return torch.tensor([[*each, *[0.0] * (longest - len(each))] for each in given], dtype=torch.float64)
 
 
 def _padded(sequences: Sequence[tuple[int, ...]], longest: int, filler: int) -> torch.Tensor:
@@ -45,12 +60,28 @@ def _padded(sequences: Sequence[tuple[int, ...]], longest: int, filler: int) -> 
     return torch.from_numpy(numpy.array([each + (filler,) * (longest - len(each)) for each in sequences]))
 
 
-def loss_sum(outputs: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, int]:
+def loss_sum(outputs: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, float]:
     """`outputs`: logits, (rows, longest, classes)."""
-    total = functional.cross_entropy(
-        outputs.flatten(0, 1), batch.labels.flatten(), ignore_index=UNSUPERVISED, reduction="sum"
+    return weighted_cross_entropy(outputs, batch.labels, batch.weights, batch.criterion), batch.units
+
+
+def weighted_cross_entropy(
+    logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None, criterion: Criterion
+) -> torch.Tensor:
+    """The sum over supervised positions of weight times torch's cross entropy with class weights and label smoothing.
+
+    `logits`: (..., classes); `labels`, `weights`: (...).
+    """
+    of_classes = criterion.class_weights
+    losses = functional.cross_entropy(
+        logits.flatten(0, -2),
+        labels.flatten(),
+        weight=None if of_classes is None else torch.tensor(of_classes, dtype=logits.dtype, device=logits.device),
+        ignore_index=UNSUPERVISED,
+        reduction="sum" if weights is None else "none",
+        label_smoothing=criterion.label_smoothing,
     )
-    return total, batch.units
+    return losses if weights is None else (losses * weights.flatten().to(losses.dtype)).sum()
 
 
 def metrics(outputs: torch.Tensor, batch: Batch) -> dict[str, float]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy
 from numpy.typing import NDArray
 
-from ddp_tokens.corpora.rows import Row, supervised_in
+from ddp_tokens.corpora.rows import Row, supervised_positions
 from ddp_tokens.plan import BY_LENGTH, Plan, dealt, microbatches_of, one_share_each
 from ddp_tokens.scaling_rows import DIFFERENCE, WEAK, Timing
 
@@ -56,7 +56,7 @@ def positions(microbatch: Sequence[Row]) -> int:
 
 MEASURES: Mapping[str, Callable[[Sequence[Row]], int]] = {
     "rows": len,
-    "supervised": supervised_in,
+    "supervised": lambda rows: sum(map(supervised_positions, rows)),
     "padded positions": positions,
 }
 

@@ -18,11 +18,12 @@ MEAN_OF_MEANS = "mean_of_means"
 FORMULAS = (TOKEN_MEAN, MEAN_OF_MEANS)
 
 
-def global_token_loss(local_sum: Any, global_count: int, world_size: int) -> Any:
+def global_token_loss(local_sum: Any, global_count: float, world_size: int) -> Any:
     """W * S_r / N, prepared for DDP's averaging; no metric by itself.
 
     `local_sum`: scalar, sum of the losses of this rank's supervised units (of a window or of one microbatch of it).
-    `global_count`: supervised units of the whole window over all ranks. Raises NormalizationError if it is 0 or less.
+    `global_count`: supervised units of the whole window over all ranks; of weighted ones, the sum of their weights.
+    Raises NormalizationError if it is 0 or less.
     """
     if global_count <= 0:
         raise NormalizationError(
@@ -31,6 +32,6 @@ def global_token_loss(local_sum: Any, global_count: int, world_size: int) -> Any
     return local_sum * world_size / global_count
 
 
-def mean_of_means_loss(local_sum: Any, local_count: int) -> Any:
+def mean_of_means_loss(local_sum: Any, local_count: float) -> Any:
     """S_r / N_r, the known mistake: DDP's averaging then weights each rank alike, whatever it holds. A control only."""
     return local_sum / local_count

@@ -155,7 +155,7 @@ def _split(items: Items, parts: int) -> list[Items]:
     return [items[start:end] for start, end in pairwise(edges)]
 
 
-def counts_per_rank(window: Window, rows: Mapping[str, Row]) -> list[int]:
+def counts_per_rank(window: Window, rows: Mapping[str, Row]) -> list[float]:
     """Supervised units of each rank in one window."""
     return [supervised_in(rows[row_id] for microbatch in of_rank for row_id in microbatch) for of_rank in window]
 

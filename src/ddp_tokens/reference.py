@@ -87,7 +87,7 @@ def parts(
     }
 
 
-def mean_of(of_microbatches: dict[tuple[int, int], Gradients], denominator: int) -> Gradients:
+def mean_of(of_microbatches: dict[tuple[int, int], Gradients], denominator: float) -> Gradients:
     """The gradient of (sum of losses) / (number of supervised units) over the whole window."""
     first, *others = of_microbatches.values()
     total = {name: gradient.clone() for name, gradient in first.items()}
@@ -124,7 +124,7 @@ def gradient_of_batches(
     model: torch.nn.Module,
     workload: Workload,
     batches: Sequence[Sequence[Row]],
-    denominator: int,
+    denominator: float,
     device: str = "cpu",
     window: str = "window",
     training: bool = False,

@@ -8,7 +8,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from ddp_tokens.corpora.rows import Row, supervised_in
-from ddp_tokens.distributed import global_count, sum_over_ranks
+from ddp_tokens.distributed import denominator_over_ranks, sum_over_ranks
 from ddp_tokens.errors import EmptyWindowError, WorkloadError
 from ddp_tokens.precision import Precision
 from ddp_tokens.progress import BACKWARD, FORWARD, REDUCING_BACKWARD, UNWATCHED, Progress
@@ -20,14 +20,15 @@ BUFFERS = "forward, with the broadcast of the buffers"
 FULL = Precision()
 
 
-def count_window(microbatches: Sequence[Sequence[Row]], window: str, device: str = "cpu") -> tuple[int, int]:
-    """Supervised units of a window: (of this rank, over all ranks). One all-reduce.
+def count_window(microbatches: Sequence[Sequence[Row]], window: str, device: str = "cpu") -> tuple[float, float]:
+    """Supervised units of a window: (of this rank, over all ranks), whole numbers where nothing is weighted. One
+    all-reduce, in float64.
 
     Raises EmptyWindowError on every rank alike when no rank has any: all ranks see the same sum, so none is left
     waiting in a collective that another never enters.
     """
     local = supervised_in(row for microbatch in microbatches for row in microbatch)
-    total = global_count(local, device)
+    total = denominator_over_ranks(local, device)
     if total == 0:
         raise EmptyWindowError(
             f"{window} holds no supervised unit on any rank, so it has no mean: remove its rows or label some of them"
@@ -87,7 +88,7 @@ def _going_forward(model: torch.nn.Module, index: int, progress: Progress) -> Ab
 
 
 def sums_of_window(
-    workload: Workload, window: str, own: Sequence[float], summed: float, counted: int, world: World
+    workload: Workload, window: str, own: Sequence[float], summed: float, counted: float, world: World
 ) -> list[float]:
     """Each of `own` over all ranks. One all-reduce, which carries what each rank summed over and what its rows count.
 

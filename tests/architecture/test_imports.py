@@ -32,6 +32,8 @@ ROOMS = [
     "training_settings",
     "check_settings",
     "measure_settings",
+    "image_settings",
+    "objective_settings",
     "config",
     "config_reading",
     "config_docs",

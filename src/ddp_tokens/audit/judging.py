@@ -103,7 +103,7 @@ def tolerances_of(compared: Compared, tolerances: Tolerances) -> Norms:
 def judge(case: str, facts: WindowFacts, compared: Compared, seen: Seen, tolerances: Tolerances) -> Verdict:
     allowed = tolerances_of(compared, tolerances)
     ratio, worst = largest_ratio(compared.errors, allowed)
-    reference = weighted_sum(dict.fromkeys(compared.parts, 1 / facts.total), compared.parts)
+    reference = weighted_sum(dict.fromkeys(compared.parts, float(1 / facts.total)), compared.parts)
     power = distances(excluded_by(facts), facts, compared.parts, reference, allowed)
     found = Diagnosis()
     difference = {"parameter": worst, "error": plain(ratio), "tolerance": 1.0} if not ratio <= 1 else None
@@ -122,7 +122,7 @@ def judge(case: str, facts: WindowFacts, compared: Compared, seen: Seen, toleran
         "parameter": worst,
         "power": plain(min(power.values())) if power else None,
         "nearest_formula": min(power, key=lambda name: power[name]) if power else None,
-        "units_per_rank": facts.units_per_rank,
+        "units_per_rank": facts.told_units_per_rank,
     }
     causes = _deciding(seen, difference is not None)
     names = tuple(causes) + tuple(name for name in found.names if name not in causes)
@@ -143,7 +143,7 @@ def is_round(norm: float) -> bool:
     return norm > 0 and abs(norm / float(f"{norm:.1e}") - 1) < ROUND
 
 
-def not_comparable(case: str, units_per_rank: Sequence[int], doubts: Sequence[str]) -> Verdict:
+def not_comparable(case: str, units_per_rank: Sequence[float], doubts: Sequence[str]) -> Verdict:
     """Of a window that was not computed again."""
     figures = dict.fromkeys(("error", "tolerance", "parameter", "power", "nearest_formula"))
     observed = {**figures, "units_per_rank": list(units_per_rank)}
@@ -192,7 +192,7 @@ def _require_sums(facts: WindowFacts, compared: Compared, allowed: Norms) -> Non
         place: {name: facts.units[place[0]][place[1]] * array for name, array in part.items()}
         for place, part in compared.parts.items()
     }
-    reference = weighted_sum(dict.fromkeys(sums, 1 / facts.total), sums)
+    reference = weighted_sum(dict.fromkeys(sums, float(1 / facts.total)), sums)
     differences = {name: float(numpy.linalg.norm(compared.observed[name] - reference[name])) for name in reference}
     found = _named(facts, compared.observed, reference, sums, allowed)
     is_right = largest_ratio(differences, {name: 2 * value for name, value in allowed.items()})[0] <= 1

@@ -114,7 +114,7 @@ def audited(window: RankWindow, exchange: Exchange) -> dict[str, Any]:
     seen = seen_in(of_ranks)
     notes = notes_of(of_ranks)
     if seen.doubts:
-        verdict = asdict(not_comparable(f"window {window.number}", facts.units_per_rank, seen.doubts))
+        verdict = asdict(not_comparable(f"window {window.number}", facts.told_units_per_rank, seen.doubts))
     else:
         verdict, narrow = _judged(window, exchange, of_ranks, facts, seen, message)
         notes += [f"torch has no {name} in float64, so it is computed in the dtype of the run" for name in narrow]
@@ -170,11 +170,11 @@ def _recomputed(
     again = Window(window.module, window.loss_sum, recorded, names, whole)
     with alone():
         exact = in_float64(again)
-        native = in_training_dtype(again, facts.total)
+        native = in_training_dtype(again, int(facts.total))
     doubt = _doubt(again, exact, native, of_ranks)
     if doubt and not EXPLAINING & set(seen.causes):
         seen = replace(seen, doubts=(doubt,))
-    return Comparison(exact, native.gradients, facts.total), seen
+    return Comparison(exact, native.gradients, int(facts.total)), seen
 
 
 def _doubt(again: Window, exact: Replayed, native: Replayed, of_ranks: Told) -> str | None:

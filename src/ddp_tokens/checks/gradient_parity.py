@@ -155,7 +155,7 @@ def judge(
         "tolerance": plain(allowed[worst]) if worst else None,
         "parameter": worst,
         **_nearest(power),
-        "units_per_rank": evidence.facts.units_per_rank,
+        "units_per_rank": evidence.facts.told_units_per_rank,
     }
     outcome, found = INCONCLUSIVE if min(power.values(), default=numpy.inf) < tolerances.power else PASS, Diagnosis()
     if difference is not None:

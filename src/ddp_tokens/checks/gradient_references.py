@@ -62,7 +62,7 @@ def add_up(parts: Parts, reference: Arrays, facts: WindowFacts) -> bool:
     """Is the mean of the parts over the window's units the reference? One that is no number is left to the verdict."""
     if not is_finite(reference):
         return True
-    total = weighted_sum(dict.fromkeys(parts, 1 / facts.total), parts)
+    total = weighted_sum(dict.fromkeys(parts, float(1 / facts.total)), parts)
     return largest_ratio(errors(total, reference), algebra_tolerances(reference, SAME))[0] <= 1
 
 

@@ -39,7 +39,7 @@ def dividing(
 
 
 def units_of(microbatches: Microbatches) -> list[int]:
-    return [supervised_in(rows) for rows in microbatches]
+    return [int(supervised_in(rows)) for rows in microbatches]
 
 
 def all_units(microbatches: Microbatches) -> int:

@@ -1,16 +1,19 @@
 """The corpus as a file, and the lock that says what it held when it was prepared."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from ddp_tokens.config import Corpus, GeneratedCorpus, OwnImages, OwnRows
 from ddp_tokens.corpora import own_images
-from ddp_tokens.corpora.rows import SPLITS, UNSUPERVISED, Row, supervised
+from ddp_tokens.corpora.objective import Objective, objective_in
+from ddp_tokens.corpora.rows import SPLITS, UNSUPERVISED, Row, supervised_positions
 from ddp_tokens.corpora.training_rows import TrainingRows
 from ddp_tokens.errors import PREPARE_AGAIN, CorpusError
 from ddp_tokens.files import json_line, read_json, read_json_lines, replacing, sha256, write_json
+
+TOKEN_MEAN = Objective()
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class Tally:
         of_split = self.counts[row.split]
         of_split["rows"] += 1
         of_split["tokens"] += len(row.tokens)
-        of_split["supervised"] += supervised(row)
+        of_split["supervised"] += supervised_positions(row)
         self.measured = Shape(
             max(self.measured.vocabulary, 1 + max(row.tokens, default=-1)),
             max(self.measured.classes, 1 + max(row.labels)),
@@ -69,9 +72,12 @@ def write_corpus(
     lock_path: Path | str,
     vocabulary: Sequence[str] | None = None,
     images: Mapping[str, Any] | None = None,
+    objective: Objective = TOKEN_MEAN,
 ) -> TrainingRows:
     """Write rows and lock; return what a plan needs of the training rows. One pass, row by row; nothing is written when
     a row is refused.
+
+    `objective`: its documents need not be known yet.
 
     `vocabulary`: the words behind the tokens, by token, where there are any. `images`: where rows are images, how they
     are made or read, and their `shape`; see `pixels.open_images`.
@@ -81,12 +87,17 @@ def write_corpus(
     with replacing(rows_path) as stream:
         for row in rows:
             stream.write(json_line(row.record()).encode())
+            row = replace(row, criterion=objective.criterion)
             tally.add(row)
             if row.split == "train":
                 training.add(row)
         tally.require_supervised(corpus)
     shape = images["shape"] if images else vars(_shape(corpus, tally.measured))
-    lock: dict[str, Any] = {"corpus_sha256": sha256(rows_path), "counts": tally.counts, "shape": shape}
+    lock: dict[str, Any] = {
+        "corpus_sha256": sha256(rows_path),
+        "counts": tally.counts,
+        "shape": shape,
+    } | objective.record()
     if images:
         lock["images"] = dict(images)
     if vocabulary is not None:
@@ -97,11 +108,19 @@ def write_corpus(
     return training
 
 
-def read_corpus(rows_path: Path | str, lock_path: Path | str) -> tuple[dict[str, Row], dict[str, Any]]:
-    """Rows by id, in file order, and the lock. Raises CorpusError when the rows are not those that were locked."""
+def read_corpus(
+    rows_path: Path | str, lock_path: Path | str, unit: str | None = None
+) -> tuple[dict[str, Row], dict[str, Any]]:
+    """Rows by id, in file order, as the objective counts them, and the lock. Raises CorpusError when the rows are not
+    those that were locked. `unit`: what is to count once in place of the locked unit.
+    """
     lock = read_lock(rows_path, lock_path)
     images = _images_in(lock)
-    return {record["id"]: Row.from_record(record, images) for record in read_json_lines(rows_path)}, lock
+    rows = {record["id"]: Row.from_record(record, images) for record in read_json_lines(rows_path)}
+    if "objective" in lock or unit:
+        objective = objective_in(lock, rows.values(), unit)
+        rows = {name: objective.counted(row) for name, row in rows.items()}
+    return rows, lock
 
 
 def _images_in(lock: Mapping[str, Any]) -> Callable[[int], Any] | None:

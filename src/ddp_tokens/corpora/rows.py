@@ -1,5 +1,6 @@
 """One row of a corpus, and what it adds to the denominator."""
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,22 @@ TOKEN = "token"  # what a supervised unit is called where the kind of work has n
 # index -> float32 (channels, height, width)
 Images = Callable[[int], "NDArray[Any]"]
 SPLITS = ("train", "validation", "test")
+SEQUENCES = ("tokens", "labels", "weights", "starts")
+RECORDED = ("id", "split", "tokens", "labels", "text", "index", "weights", "document", "starts")
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """Of the loss at a position, as in torch's CrossEntropyLoss. `class_weights`: by class; None: 1 each."""
+
+    class_weights: tuple[float, ...] | None = None
+    label_smoothing: float = 0.0
+
+    def weight(self, label: int) -> float:
+        return 1.0 if self.class_weights is None else self.class_weights[label]
+
+
+PLAIN = Criterion()
 
 
 @dataclass(frozen=True)
@@ -20,6 +37,10 @@ class Row:
 
     `text`: what a person reads, where the tokens are words. Of an image a row holds the recipe: one label, no tokens,
     and `index`, from which `images` makes or reads the pixels.
+    `weights`: one per position, by which its loss is multiplied; None: 1 each. `document`: what the row is a part of.
+    `starts`: of a packed row, the positions at which its sequences start, from 0 on.
+    `criterion` and `units`: what the objective makes of it, see corpora.objective; `units` is None where the row adds
+    the weights of its supervised positions to the denominator.
     """
 
     id: str
@@ -29,14 +50,20 @@ class Row:
     text: str | None = None
     index: int | None = None
     images: Images | None = field(default=None, compare=False, repr=False)
+    weights: tuple[float, ...] | None = None
+    document: str | None = None
+    starts: tuple[int, ...] | None = None
+    criterion: Criterion = PLAIN
+    units: float | None = None
 
     @classmethod
     def from_record(cls, record: dict[str, Any], images: Images | None = None) -> "Row":
-        tokens, labels = (tuple(record.get(name, ())) for name in ("tokens", "labels"))
-        return cls(record["id"], record["split"], tokens, labels, record.get("text"), record.get("index"), images)
+        """Of what `record` gave."""
+        sequences = {name: tuple(record[name]) for name in SEQUENCES if name in record}
+        return cls(**{"tokens": (), "labels": (), **record, **sequences}, images=images)
 
     def record(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "images" and value not in (None, ())}
+        return {name: value for name in RECORDED if (value := getattr(self, name)) not in (None, ())}
 
     def image(self) -> "NDArray[Any]":
         """float32 (channels, height, width). Raises ValueError of a row that is no image."""
@@ -46,7 +73,7 @@ class Row:
 
     def unsupervised(self) -> "Row":
         """The same tokens with no label that counts."""
-        return replace(self, labels=(UNSUPERVISED,) * len(self.labels))
+        return replace(self, labels=(UNSUPERVISED,) * len(self.labels), units=None)
 
 
 def next_tokens(tokens: tuple[int, ...]) -> tuple[int, ...]:
@@ -54,10 +81,30 @@ def next_tokens(tokens: tuple[int, ...]) -> tuple[int, ...]:
     return (*tokens[1:], UNSUPERVISED)
 
 
-def supervised(row: Row) -> int:
-    """Units that this row adds to the denominator: positions whose label is not -100."""
-    return sum(label != UNSUPERVISED for label in row.labels)
+def position_weights(row: Row) -> list[float]:
+    """By position, what its loss counts: weight times class weight; 0 where it is not supervised."""
+    weights = row.weights or (1.0,) * len(row.labels)
+    return [
+        0.0 if label == UNSUPERVISED else weight * row.criterion.weight(label)
+        for label, weight in zip(row.labels, weights, strict=True)
+    ]
 
 
-def supervised_in(rows: Iterable[Row]) -> int:
+def supervised_positions(row: Row) -> int:
+    """How many positions count at all."""
+    if row.weights is None and row.criterion.class_weights is None:
+        return sum(label != UNSUPERVISED for label in row.labels)
+    return sum(weight > 0 for weight in position_weights(row))
+
+
+def supervised(row: Row) -> float:
+    """Units that this row adds to the denominator: a whole number wherever nothing is weighted."""
+    if row.units is not None:
+        return row.units
+    if row.weights is None and row.criterion.class_weights is None:
+        return sum(label != UNSUPERVISED for label in row.labels)
+    return math.fsum(position_weights(row))
+
+
+def supervised_in(rows: Iterable[Row]) -> float:
     return sum(supervised(row) for row in rows)

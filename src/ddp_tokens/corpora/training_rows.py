@@ -6,7 +6,7 @@ from bisect import bisect
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ddp_tokens.corpora.rows import Row, supervised
+from ddp_tokens.corpora.rows import Row, supervised_positions
 
 # Ids are any strings that JSON can hold, halves of surrogate pairs too. Their bytes sort as the strings do.
 ENCODING = ("utf-8", "surrogatepass")
@@ -33,7 +33,7 @@ class TrainingRows:
         if row.text is not None:
             self.texts[len(self)] = row.text
         self.lengths.append(len(row.labels))
-        self.supervised.append(supervised(row))
+        self.supervised.append(supervised_positions(row))
         self._ids += row.id.encode(*ENCODING)
         self._starts.append(len(self._ids))
 

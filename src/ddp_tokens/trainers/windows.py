@@ -82,7 +82,7 @@ class Windows:
     def units(self, index: int) -> int:
         """Supervised units of the window `index`, counted from 0, over all ranks."""
         window = self.prepared.plan[index]
-        return supervised_in(self.prepared.rows[row] for of_rank in window for batch in of_rank for row in batch)
+        return int(supervised_in(self.prepared.rows[row] for of_rank in window for batch in of_rank for row in batch))
 
     def per_second(self, clock: "Clock") -> float:
         """Supervised tokens of the timed windows by the seconds that a clock has found them to take."""

@@ -26,8 +26,10 @@ class Workload(Protocol):
 
     def forward(self, model: torch.nn.Module, batch: Any) -> Any: ...
 
-    def loss_sum(self, outputs: Any, batch: Any) -> tuple[torch.Tensor, int]:
-        """The SUM of the losses of the supervised units (a scalar, with use_amp in float32 too), and their number."""
+    def loss_sum(self, outputs: Any, batch: Any) -> tuple[torch.Tensor, float]:
+        """The SUM of the losses of the supervised units (a scalar, with use_amp in float32 too), and their number; of
+        weighted ones, the weighted sum and the sum of the weights.
+        """
 
     def metrics(self, outputs: Any, batch: Any) -> dict[str, float]:
         """Sums and counts by name, never means."""

@@ -11,8 +11,9 @@ from torch.nn import functional
 from ddp_tokens import batches
 from ddp_tokens.config import Model, ResNet
 from ddp_tokens.corpora.lock import ImageShape, Shape
-from ddp_tokens.corpora.rows import UNSUPERVISED, Row, supervised_in
+from ddp_tokens.corpora.rows import PLAIN, UNSUPERVISED, Criterion, Row, supervised_in
 from ddp_tokens.errors import WorkloadError
+from ddp_tokens.labelled import weighted_cross_entropy, weights_of
 
 UNIT = "image"
 SHIFTED_BY = 8  # the part of an image's size that augmentation moves it by at most
@@ -21,11 +22,15 @@ __all__ = ["UNIT", "augment", "build_model", "collate", "correct", "forward", "l
 
 @dataclass(frozen=True)
 class Batch(batches.Batch):
-    """`images`: float32 (rows, channels, height, width). `labels`: int64 (rows,)."""
+    """`images`: float32 (rows, channels, height, width). `labels`: int64 (rows,). `weights`: float64 (rows, 1), None
+    where each is 1. `units`: what the images add to the denominator.
+    """
 
     images: torch.Tensor
     labels: torch.Tensor
-    units: int
+    units: float
+    weights: torch.Tensor | None = None
+    criterion: Criterion = PLAIN
 
 
 class Block(nn.Module):
@@ -107,7 +112,7 @@ def build_model(settings: Model, shape: Shape | ImageShape) -> nn.Module:
 def collate(rows: Sequence[Row], device: torch.device | str = "cpu") -> Batch:
     images = torch.from_numpy(numpy.stack([row.image() for row in rows]))
     labels = torch.tensor([row.labels[0] for row in rows])
-    return Batch(images, labels, supervised_in(rows)).to(device)
+    return Batch(images, labels, supervised_in(rows), weights_of(rows, 1), rows[0].criterion).to(device)
 
 
 def augment(batch: Batch, how: str, generator: numpy.random.Generator) -> Batch:
@@ -132,9 +137,9 @@ def forward(model: nn.Module, batch: Batch) -> torch.Tensor:
     return logits
 
 
-def loss_sum(outputs: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, int]:
+def loss_sum(outputs: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, float]:
     """`outputs`: logits, (rows, classes)."""
-    return functional.cross_entropy(outputs, batch.labels, ignore_index=UNSUPERVISED, reduction="sum"), batch.units
+    return weighted_cross_entropy(outputs, batch.labels, batch.weights, batch.criterion), batch.units
 
 
 def correct(outputs: torch.Tensor, batch: Batch) -> torch.Tensor:

@@ -1,0 +1,102 @@
+"""What counts once in the mean, brought into the rows: after this every row states its weights and its units. No torch.
+
+With l_i the loss at a supervised position and w_i its weight times the weight of its class, the objective is
+
+    sum_i v_i l_i / sum_i v_i,     v_i = w_i                     where the unit is a token,
+                                   v_i = w_i / sum_{j in g(i)} w_j   where it is the group g(i) of positions:
+
+a packed row's sequence, a sample (a row), or a document (all rows that name it). So each group counts once, with the
+mean of its positions, and sum_i v_i is the number of groups.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+from ddp_tokens.corpora.rows import PLAIN, UNSUPERVISED, Criterion, Row, position_weights
+from ddp_tokens.errors import CorpusError
+from ddp_tokens.objective_settings import DOCUMENT, SAMPLE, SEQUENCE, TOKEN
+
+MEANS = {
+    TOKEN: ("every supervised token counts the same", "L = (sum over tokens i of l_i) / (number of tokens)"),
+    SEQUENCE: (
+        "every sequence counts the same, with the mean of its supervised tokens",
+        "L = (sum over sequences s of mean_{i in s} l_i) / (number of sequences)",
+    ),
+    DOCUMENT: (
+        "every document counts the same, with the mean of its supervised tokens, wherever its rows are computed",
+        "L = (sum over documents d of mean_{i in d} l_i) / (number of documents)",
+    ),
+    SAMPLE: (
+        "every sample (row) counts the same, with the mean of its supervised positions",
+        "L = (sum over samples x of mean_{i in x} l_i) / (number of samples)",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Objective:
+    """`documents`: of each document, the weights of all of its supervised positions together."""
+
+    unit: str = TOKEN
+    criterion: Criterion = PLAIN
+    documents: Mapping[str, float] = field(default_factory=dict)
+
+    def counted(self, row: Row) -> Row:
+        """The row with the weights and units that the objective gives it."""
+        row = replace(row, criterion=self.criterion)
+        if self.unit == TOKEN:
+            return row
+        weights = position_weights(row)
+        if self.unit == DOCUMENT:
+            own, whole = math.fsum(weights), self.documents[document_of(row)]
+            return _shared(row, [(0, len(weights), whole)], own / whole if whole else 0.0)
+        groups = [(start, end, math.fsum(weights[start:end])) for start, end in _groups(row, self.unit)]
+        return _shared(row, groups, sum(whole > 0 for *_, whole in groups))
+
+    def record(self) -> dict[str, Any]:
+        """For the lock; nothing where it is the mean over tokens."""
+        told = {"unit": self.unit, **vars(self.criterion)}
+        return {} if told == {"unit": TOKEN, **vars(PLAIN)} else {"objective": told}
+
+
+def objective_in(lock: Mapping[str, Any], rows: Iterable[Row], unit: str | None = None) -> Objective:
+    """As it was locked, or with another `unit`; `rows`: all of the corpus, read only where the unit is a document."""
+    told = lock.get("objective", {"unit": TOKEN, **vars(PLAIN)})
+    unit, weights = unit or told["unit"], told["class_weights"]
+    criterion = Criterion(None if weights is None else tuple(weights), told["label_smoothing"])
+    return Objective(unit, criterion, weights_of_documents(rows, criterion) if unit == DOCUMENT else {})
+
+
+def weights_of_documents(rows: Iterable[Row], criterion: Criterion) -> dict[str, float]:
+    found: dict[str, list[float]] = defaultdict(list)
+    for row in rows:
+        found[document_of(row)].extend(position_weights(replace(row, criterion=criterion)))
+    return {name: math.fsum(weights) for name, weights in found.items()}
+
+
+def document_of(row: Row) -> str:
+    """Raises CorpusError where the row names none."""
+    if row.document is None:
+        raise CorpusError(f"row '{row.id}' has no field document, which unit document needs: give it to every row")
+    return row.document
+
+
+def _groups(row: Row, unit: str) -> list[tuple[int, int]]:
+    """Start and end of each group of positions."""
+    starts = row.starts if unit == SEQUENCE and row.starts else (0,)
+    return list(pairwise((*starts, len(row.labels))))
+
+
+def _shared(row: Row, groups: Iterable[tuple[int, int, float]], units: float) -> Row:
+    """`groups`: start, end, and the weight of the whole that these positions belong to."""
+    given = row.weights or (1.0,) * len(row.labels)
+    weights = [0.0] * len(given)
+    for start, end, whole in groups:
+        for place in range(start, end):
+            if row.labels[place] != UNSUPERVISED and whole > 0:
+                weights[place] = given[place] / whole
+    return replace(row, weights=tuple(weights), units=units)
