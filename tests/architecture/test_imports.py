@@ -24,6 +24,8 @@ ROOMS = [
     "watching",
     "stopping",
     "sources",
+    "workload_names",
+    "own_work",
     "imported",
     "yaml_files",
     "setting_types",
