@@ -96,6 +96,7 @@ ROOMS = [
     "acquire",
     "tracked",
     "sweep",
+    "new_experiment",
     "clean",
     # with tensors
     "batches",
@@ -114,6 +115,7 @@ ROOMS = [
     "quiet",
     "distributed",
     "inputs",
+    "workload_trial",
     "agreement",
     "window",
     "window_trace",
@@ -281,6 +283,7 @@ WITHOUT_TORCH = [
     "ddp_tokens.build",
     "ddp_tokens.acquire",
     "ddp_tokens.clean",
+    "ddp_tokens.new_experiment",
     "ddp_tokens.cli",
     "ddp_tokens.cgroups",
     "ddp_tokens.machine_facts",

@@ -3,6 +3,7 @@
 import importlib
 import inspect
 from collections.abc import Sequence, Set
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol, cast
 
@@ -139,4 +140,5 @@ def _classes_in(workload: Any, function: str) -> str:
 
 
 def _name(workload: Workload) -> str:
-    return getattr(workload, "__name__", type(workload).__name__).rpartition(".")[2]
+    """Of a file, without its folder; of an object, its class."""
+    return Path(str(workload.__file__)).stem if isinstance(workload, ModuleType) else type(workload).__name__
