@@ -42,6 +42,7 @@ ROOMS = [
     "layout",
     "corpora",
     "plan",
+    "document_plan",
     "sampler",
     "normalization",
     "formulas",
