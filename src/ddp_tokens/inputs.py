@@ -9,7 +9,7 @@ import torch
 
 from ddp_tokens.config import Experiment
 from ddp_tokens.corpora.lock import ImageShape, Shape, read_corpus, require_same_source, shape_in
-from ddp_tokens.corpora.objective import objective_of, require_same_objective
+from ddp_tokens.corpora.objective import objective_of, require_same_objective, unit_in
 from ddp_tokens.corpora.rows import Row
 from ddp_tokens.errors import EvidenceError
 from ddp_tokens.layout import Layout
@@ -31,6 +31,11 @@ class Prepared:
     @property
     def shape(self) -> Shape | ImageShape:
         return shape_in(self.lock)
+
+    @property
+    def unit(self) -> str:
+        """What counts once."""
+        return unit_in(self.lock)
 
     @property
     def training_rows(self) -> int:

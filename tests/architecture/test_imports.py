@@ -41,6 +41,7 @@ ROOMS = [
     "world",
     "layout",
     "corpora",
+    "other_units",
     "plan",
     "document_plan",
     "sampler",

@@ -19,6 +19,7 @@ from ddp_tokens.controls import evaluation_cases, resume_cases
 from ddp_tokens.controls.gradient_cases import WINDOW, Variant
 from ddp_tokens.controls.gradient_windows import COMPARED
 from ddp_tokens.corpora.lock import read_corpus
+from ddp_tokens.corpora.objective import unit_in
 from ddp_tokens.files import digests, read_json
 from ddp_tokens.formulas import WindowFacts, excluded_by, window_facts
 from ddp_tokens.layout import Layout
@@ -49,9 +50,9 @@ def _parity(variant: Variant, tolerances: Tolerances, dtype: str, case_at: Layou
 
 
 def count_windows(case_at: Layout, variant: Variant) -> dict[str, WindowFacts]:
-    rows, _ = read_corpus(case_at.rows, case_at.lock)
+    rows, lock = read_corpus(case_at.rows, case_at.lock)
     plan = read_json(case_at.plan)["plan"]
-    return {name: window_facts(plan, index, rows) for name, index in variant.case.compared.items()}
+    return {name: window_facts(plan, index, rows, unit_in(lock)) for name, index in variant.case.compared.items()}
 
 
 def judge_resume(case: resume_cases.Case, experiment: Experiment, into: Callable[[str], Layout]) -> list[Verdict]:

@@ -49,7 +49,7 @@ class Objective:
 
     def counted(self, row: Row) -> Row:
         """The row with the weights and units that the objective gives it."""
-        row = replace(row, criterion=self.criterion)
+        row = replace(row, criterion=self.criterion, given=row)
         if self.unit == TOKEN:
             return row
         weights = position_weights(row)
@@ -65,10 +65,14 @@ class Objective:
         return {} if told == {"unit": TOKEN, **vars(PLAIN)} else {"objective": told}
 
 
+def unit_in(lock: Mapping[str, Any]) -> str:
+    return str(lock.get("objective", {"unit": TOKEN})["unit"])
+
+
 def objective_in(lock: Mapping[str, Any], rows: Iterable[Row], unit: str | None = None) -> Objective:
     """As it was locked, or with another `unit`; `rows`: all of the corpus, read only where the unit is a document."""
     told = lock.get("objective", {"unit": TOKEN, **vars(PLAIN)})
-    unit, weights = unit or told["unit"], told["class_weights"]
+    unit, weights = unit or unit_in(lock), told["class_weights"]
     criterion = Criterion(None if weights is None else tuple(weights), told["label_smoothing"])
     return Objective(unit, criterion, weights_of_documents(rows, criterion) if unit == DOCUMENT else {})
 
