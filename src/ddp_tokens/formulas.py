@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import permutations
 
-from ddp_tokens.corpora.rows import Row, supervised_in
+from ddp_tokens.corpora.rows import Row, position_weights, supervised_in
 from ddp_tokens.normalization import MEAN_OF_MEANS, TOKEN_MEAN
 from ddp_tokens.objective_settings import TOKEN
-from ddp_tokens.other_units import Rows, counted_by, other_windows
+from ddp_tokens.other_units import Rows, are_close, counted_by, other_windows
 from ddp_tokens.plan import Plan, Window, microbatches_of
 
 Counts = tuple[tuple[Fraction | int, ...], ...]
@@ -35,6 +35,7 @@ class WindowFacts:
     supervised too. `positions`: rows times the longest row, which is what a padded batch holds. `accumulation`:
     microbatches of a full window; the last window of an epoch may hold fewer. `previous_units`: units of the window
     before over all ranks, None in the first. `others`: the same window by other units, where these give other means.
+    `position_weights`: of all positions of a microbatch, one after the other.
     """
 
     units: Counts
@@ -44,6 +45,7 @@ class WindowFacts:
     previous_units: Fraction | int | None = None
     unit: str = TOKEN
     others: "Mapping[str, WindowFacts]" = field(default_factory=dict, compare=False, repr=False)
+    position_weights: tuple[tuple[tuple[float, ...], ...], ...] = field(default=(), compare=False, repr=False)
 
     @property
     def world_size(self) -> int:
@@ -91,6 +93,7 @@ def window_facts(plan: Plan, index: int, rows: Mapping[str, Row], unit: str = TO
             previous_units=sum(map(sum, _counted(supervised_in, previous))) if previous else None,
             unit=unit,
             others=others,
+            position_weights=tuple(tuple(_weights_in(rows) for rows in of_rank) for of_rank in window),
         )
 
     others = {
@@ -98,6 +101,10 @@ def window_facts(plan: Plan, index: int, rows: Mapping[str, Row], unit: str = TO
         for name, counted in other_windows(window, unit).items()
     }
     return facts(unit, window, previous, others)
+
+
+def _weights_in(rows: Sequence[Row]) -> tuple[float, ...]:
+    return tuple(weight for row in rows for weight in position_weights(row))
 
 
 def _rows_of(window: Window, rows: Mapping[str, Row]) -> Rows:
@@ -284,6 +291,27 @@ def alike_on(facts: WindowFacts, one: Formula, other: Formula) -> bool:
         for b in other.variants(facts).values()
         if a is not None and b is not None
     )
+
+
+def alike_across(facts: WindowFacts, one: Formula, other_facts: WindowFacts, other: Formula) -> bool:
+    """Do both, in some variant, give each position of this window the same share, counted by two units? To rounding:
+    shares such as thirds are floats.
+    """
+    return any(
+        are_close(_shares(facts, a), _shares(other_facts, b))
+        for a in one.variants(facts).values()
+        for b in other.variants(other_facts).values()
+        if a is not None and b is not None
+    )
+
+
+def _shares(facts: WindowFacts, weights: Weights) -> list[float]:
+    return [
+        float(weight) * position
+        for of_rank, of_positions in zip(weights, facts.position_weights, strict=True)
+        for weight, positions in zip(of_rank, of_positions, strict=True)
+        for position in positions
+    ]
 
 
 def is_right_on(facts: WindowFacts, weights: Weights) -> bool:

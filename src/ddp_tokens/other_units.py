@@ -21,7 +21,7 @@ def other_windows(window: Rows, unit: str) -> dict[str, Rows]:
             continue
         counted = counted_by(window, other)
         own = list(_shares(counted))
-        if not any(_alike(own, known) for known in shares):
+        if not any(are_close(own, known) for known in shares):
             found[other] = counted
             shares.append(own)
     return found
@@ -45,7 +45,7 @@ def _shares(window: Rows) -> Iterator[float]:
     return (weight / total for row in rows_in(window) for weight in position_weights(row)) if total else iter(())
 
 
-def _alike(one: Sequence[float], other: Sequence[float]) -> bool:
+def are_close(one: Sequence[float], other: Sequence[float]) -> bool:
     return len(one) == len(other) and all(map(_close, one, other))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy
 
 from ddp_tokens.checks.gradient_conditions import NOTHING_TO_STATE, Conditions
-from ddp_tokens.checks.gradient_formulas import Diagnosis, diagnose, distance_of_units, distances
+from ddp_tokens.checks.gradient_formulas import ANOTHER_UNIT, Diagnosis, diagnose, distance_of_units, distances
 from ddp_tokens.checks.gradient_norms import (
     Arrays,
     Norms,
@@ -38,6 +38,7 @@ from ddp_tokens.formulas import (
     RIGHT,
     Formula,
     WindowFacts,
+    alike_across,
     alike_on,
     excluded_by,
     possible_on,
@@ -53,12 +54,15 @@ BY_NAME = {formula.name: formula for formula in (RIGHT, *KNOWN_WRONG)}
 
 @dataclass(frozen=True)
 class Expectation:
-    """What a case must end as, and which formulas it is meant to exclude. `units`: other units too."""
+    """What a case must end as, and which formulas it is meant to exclude. `units`: other units too.
+    `by_unit`: the excluded formulas are meant of another unit, by which the control counts.
+    """
 
     outcome: str
     diagnosis: tuple[str, ...] | None
     excludes: tuple[Formula, ...]
     units: bool = False
+    by_unit: str | None = None
 
 
 @dataclass(frozen=True)
@@ -132,9 +136,22 @@ def expected(formula: str, facts: WindowFacts, finite: bool = True) -> Expectati
         decidable = apart or facts.others or not wrong
         return Expectation(PASS if decidable else INCONCLUSIVE, None, apart or wrong, True)
     control = BY_NAME[formula]
+    if TOKEN in facts.others:
+        return _expected_by_tokens(control, facts, finite)
     if finite and alike_on(facts, RIGHT, control):
         return Expectation(INCONCLUSIVE, None, (control,))
     return Expectation(FAIL, named_together(control, facts, finite), (control,))
+
+
+def _expected_by_tokens(control: Formula, facts: WindowFacts, finite: bool) -> Expectation:
+    """The control counts tokens, as the usual loop does, where something else was to count once."""
+    by_tokens = facts.others[TOKEN]
+    if finite and alike_across(facts, RIGHT, by_tokens, control):
+        return Expectation(INCONCLUSIVE, None, (control,), by_unit=TOKEN)
+    if not finite:
+        return Expectation(FAIL, named_together(control, facts, finite), (control,), by_unit=TOKEN)
+    same = tuple(f.name for f in possible_on(facts) if alike_across(facts, f, by_tokens, control))
+    return Expectation(FAIL, same or (ANOTHER_UNIT,), (control,), by_unit=TOKEN)
 
 
 def named_together(control: Formula, facts: WindowFacts, finite: bool = True) -> tuple[str, ...]:
@@ -159,9 +176,7 @@ def judge(
     difference = _name_difference(evidence.observed, evidence.reference)
     if difference is None and not ratio <= 1:
         difference = _difference_in(worst, evidence, of_parameters, allowed)
-    power = distances(expectation.excludes, evidence.facts, evidence.parts, evidence.reference, allowed)
-    if expectation.units:
-        power |= distance_of_units(evidence.facts, evidence.others, evidence.reference, allowed)
+    power = _power(expectation, evidence, allowed)
     observed = published | {
         "error": plain(of_parameters[worst]) if worst else None,
         "tolerance": plain(allowed[worst]) if worst else None,
@@ -186,6 +201,16 @@ def judge(
         diagnosis=found.names,
         expected_diagnosis=expectation.diagnosis,
     )
+
+
+def _power(expectation: Expectation, evidence: Evidence, allowed: Norms) -> dict[str, float]:
+    facts, parts, unit = evidence.facts, evidence.parts, expectation.by_unit
+    if unit is not None:
+        facts, parts = facts.others[unit], evidence.others[unit]
+    power = distances(expectation.excludes, facts, parts, evidence.reference, allowed)
+    if expectation.units:
+        power |= distance_of_units(evidence.facts, evidence.others, evidence.reference, allowed)
+    return power
 
 
 def allowances(tolerances: Tolerances, dtype: str, evidence: Evidence) -> Norms:
