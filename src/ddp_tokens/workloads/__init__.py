@@ -114,9 +114,10 @@ def require_same_units(workload: Workload, window: str, units_of_ranks: Sequence
 
 
 def _agree(summed: float, counted: float) -> bool:
-    """Whole numbers exactly; weights may have been added up in another order, or in float32."""
-    whole = float(counted).is_integer()
-    return summed == counted if whole else math.isclose(summed, counted, rel_tol=WEIGHTS_AGREE)
+    """Weights may have been added up in another order, or in float32; of whole numbers one is never lost."""
+    if isinstance(counted, int) or float(counted).is_integer():
+        return abs(summed - counted) <= WEIGHTS_AGREE * min(counted, 1000)
+    return math.isclose(summed, counted, rel_tol=WEIGHTS_AGREE)
 
 
 def _require_callable(module: ModuleType, name: str, protocol: type) -> None:
