@@ -28,6 +28,11 @@ class Counting:
     weighted: bool = False
 
     @property
+    def scored(self) -> int:
+        """Supervised tokens of the row that is not trained on: so many that not all can have the weight 0."""
+        return 1 if self == COUNTED_BY_TOKEN else 8
+
+    @property
     def objective(self) -> Objective:
         return Objective(self.unit, Criterion(self.class_weights, self.label_smoothing))
 

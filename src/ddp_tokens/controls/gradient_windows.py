@@ -162,7 +162,7 @@ def prepare_case(case: Case, corpus: GeneratedCorpus, at: Layout) -> None:
 
 
 def _drawn_rows(case: Case, make: MakeRow, rng: random.Random) -> tuple[list[Row], Plan]:
-    rows: list[Row] = [case.counting.applied(make("test-0", "test", 1, rng, 0), WINDOWS, 0, rng)]
+    rows: list[Row] = [case.counting.applied(make("test-0", "test", case.counting.scored, rng, 0), WINDOWS, 0, rng)]
     plan: Plan = []
     for step, units in enumerate(case.windows(rng)):
         plan.append([[[] for _ in of_rank] for of_rank in units])
