@@ -3,7 +3,7 @@
 import importlib
 import inspect
 import math
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from types import ModuleType
 from typing import Any, Protocol, cast
 
@@ -33,7 +33,9 @@ class Workload(Protocol):
         """
 
     def metrics(self, outputs: Any, batch: Any) -> dict[str, float]:
-        """Sums and counts by name, never means."""
+        """Sums and counts by name, never means: `loss_sum`, `correct` and `units`, the number of supervised positions;
+        where these are weighted also `weight`, what the loss sum is divided by.
+        """
 
 
 class Writer(Protocol):
@@ -94,9 +96,23 @@ def augmenter(workload: Workload) -> Augmenter:
     return cast(Augmenter, workload)
 
 
-def unit_of(workload: Workload) -> str:
-    """What a supervised unit is called, in the singular."""
-    return str(getattr(workload, "UNIT", TOKEN))
+def unit_of(workload: Workload, counted: Row | None = None) -> str:
+    """What a supervised position is called, in the singular; with a row, as the objective counted it, what counts once
+    in the loss.
+    """
+    called = str(getattr(workload, "UNIT", TOKEN))
+    if counted is None or not (counted.is_weighted or counted.units is not None):
+        return called
+    return f"weighted {called}" if counted.unit == TOKEN else counted.unit
+
+
+def require_weight(workload: Workload, scores: Mapping[str, float], rows: Sequence[Row]) -> None:
+    """Raises WorkloadError where supervised positions do not count the same and the scores do not say their weight."""
+    if "weight" not in scores and any(row.is_weighted for row in rows):
+        raise WorkloadError(
+            f"workload {_name(workload)}: metrics lacks 'weight', what the loss sum of the rows is divided by, which "
+            "is needed where positions are weighted: return it besides loss_sum, correct and units"
+        )
 
 
 def require_same_units(workload: Workload, window: str, units_of_ranks: Sequence[tuple[float, float]]) -> None:
