@@ -46,6 +46,7 @@ ROOMS = [
     "document_plan",
     "sampler",
     "normalization",
+    "window_facts",
     "formulas",
     "checkpoint_files",
     "identity",
