@@ -123,14 +123,8 @@ def collate(rows: Sequence[Row], device: torch.device | str = "cpu") -> Batch:
 def _require_next_tokens(row: Row) -> None:
     if row.labels[:-1] == row.tokens[1:] and row.starts is None:  # almost always, and faster than a look at each
         return
-    ends = {start - 1 for start in row.starts or ()}
-    over = next((end for end in sorted(ends - {-1}) if row.labels[end] == row.tokens[end + 1]), None)
-    if over is not None:
-        raise WorkloadError(
-            f"row '{row.id}', position {over}: a sequence of this packed row ends here, and the label, {row.labels[over]}, "
-            f"is the first token of the next: set it to {UNSUPERVISED}, or give rows without labels and corpus.labels: "
-            "next_token"
-        )
+    ends = {start - 1 for start in (row.starts or ())[1:]}
+    _require_no_label_beyond(row, sorted(ends))
     pairs = enumerate(zip(row.labels, row.tokens[1:], strict=False))
     inside = ((place, label, after) for place, (label, after) in pairs if place not in ends)
     wrong = next((place for place, label, after in inside if label not in (UNSUPERVISED, after)), None)
@@ -143,6 +137,17 @@ def _require_next_tokens(row: Row) -> None:
         f"{' (the labels are the tokens themselves, not shifted)' if copies else ''}: "
         "shift the labels by one, or give rows without labels and corpus.labels: next_token"
     )
+
+
+def _require_no_label_beyond(row: Row, ends: Sequence[int]) -> None:
+    """`ends`: the last positions of the sequences of a packed row, but for its own last."""
+    over = next((end for end in ends if row.labels[end] == row.tokens[end + 1]), None)
+    if over is not None:
+        raise WorkloadError(
+            f"row '{row.id}', position {over}: a sequence of this packed row ends here, and the label, "
+            f"{row.labels[over]}, is the first token of the next: set it to {UNSUPERVISED}, or give rows without "
+            "labels and corpus.labels: next_token"
+        )
 
 
 def forward(model: nn.Module, batch: Batch) -> torch.Tensor:
