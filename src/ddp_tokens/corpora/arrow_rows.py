@@ -20,7 +20,8 @@ BUFFER = 2**20  # bytes of a column that are read at a time
 
 def of_parquet(path: Path) -> Iterator[dict[str, Any]]:
     """Raises CorpusError: no pyarrow, no Parquet file, a column twice."""
-    with _refusing(path, "a Parquet file"), parquet.ParquetFile(path, buffer_size=BUFFER) as file:
+    with _refusing(path, "a Parquet file"), open(path, "rb") as stream:
+        file = parquet.ParquetFile(stream, buffer_size=BUFFER)
         _require_once(path, file.schema_arrow.names)
         for batch in file.iter_batches(PIECE, use_threads=False):
             yield from _rows(batch)

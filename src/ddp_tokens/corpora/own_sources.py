@@ -112,8 +112,9 @@ def _files_of_dataset(folder: Path) -> list[Path]:
     if document.get("_indices_data_files"):
         raise CorpusError(f"{folder} holds a selection of rows as indices: `flatten_indices()`, then save it again")
     files = document.get("_data_files")
-    names: list[Any] = [each.get("filename") if isinstance(each, dict) else None for each in files or ()]
-    if not isinstance(files, list) or not all(_is_name(name) and name.endswith(ARROW) for name in names):
+    listed = files if isinstance(files, list) else [None]
+    names: list[Any] = [each.get("filename") if isinstance(each, dict) else None for each in listed]
+    if not all(_is_name(name) and name.endswith(ARROW) for name in names):
         raise CorpusError(f"{folder / STATE} does not list the dataset's {ARROW} files: save the dataset again")
     return [folder / name for name in names]
 
