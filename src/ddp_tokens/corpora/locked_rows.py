@@ -52,7 +52,7 @@ class Index:
         self.file = os.open(path, os.O_RDONLY)
         weakref.finalize(self, os.close, self.file)
         self.starts, hashes = array("Q", [0]), array("q")
-        with open(path, "rb") as stream:
+        with open(self.file, "rb", closefd=False) as stream:
             for line in stream:
                 self.starts.append(self.starts[-1] + len(line))
                 hashes.append(hash(_id_of(line)))
