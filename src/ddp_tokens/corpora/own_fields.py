@@ -40,8 +40,8 @@ def checked_tokens(tokens: Any, numbers: dict[str, int], kinds: set[str]) -> tup
     if not tokens:
         raise ValueError("the row has no token; tokens must be a list of at least one")
     strings = all(isinstance(token, str) for token in tokens)
-    for token in tokens:
-        if not strings and (not is_integer(token) or not 0 <= token <= LARGEST_ID):
+    for token in () if strings or _are_below(LARGEST_ID + 1, tokens) else tokens:
+        if not is_integer(token) or not 0 <= token <= LARGEST_ID:
             raise ValueError(f"token {token!r} is not an integer from 0 to {LARGEST_ID:,}, nor are all tokens strings")
     kinds.add("strings" if strings else "integers")
     if len(kinds) > 1:
@@ -54,8 +54,9 @@ def checked_labels(labels: Any, number_of_tokens: int, classes: int | None) -> t
     if not isinstance(labels, list) or len(labels) != number_of_tokens:
         number = len(labels) if isinstance(labels, list) else "no"
         raise ValueError(f"{number} labels for {number_of_tokens} tokens; one label per token is needed")
-    for label in labels:
-        inside = is_integer(label) and 0 <= label < (classes or LARGEST_ID + 1)
+    below = classes or LARGEST_ID + 1
+    for label in () if _are_below(below, labels) else labels:
+        inside = is_integer(label) and 0 <= label < below
         if not inside and not (is_integer(label) and label == UNSUPERVISED):
             allowed = f"0 to {classes - 1 if classes else LARGEST_ID:,}"
             raise ValueError(f"label {label!r} is outside the classes, {allowed} (or {UNSUPERVISED}: not supervised)")
@@ -129,6 +130,11 @@ def without_prompts(
         number = max(prompt - shifted, 0)
         masked[start : start + number] = [UNSUPERVISED] * number
     return tuple(masked)
+
+
+def _are_below(end: int, values: list[Any]) -> bool:
+    """Whether all are integers from 0 on. At once: a look at each takes most of the time of reading a row."""
+    return {*map(type, values)} == {int} and min(values) >= 0 and max(values) < end
 
 
 def is_integer(value: Any) -> bool:
