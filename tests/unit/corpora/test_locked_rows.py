@@ -94,8 +94,8 @@ def test_ids_that_only_share_their_hash_are_told_apart(monkeypatch, paths):
 
 @pytest.mark.parametrize("unit", ["token", "sequence", "document", "sample"])
 def test_rows_are_counted_by_the_objective_when_they_are_asked_for(monkeypatch, paths, unit):
-    objective = Objective(unit, Criterion((1.0, 2.5), 0.1))
-    rows = [replace(row, document=row.document or "rest") for row in made_rows()]
+    objective = Objective(unit, Criterion((1.0, 2.5, 1.0, 1.0), 0.1))
+    rows = [replace(row, document=row.document or f"rest of {row.split}") for row in made_rows()]
     write_corpus(rows, CORPUS, *paths, objective=objective)
     small, large = both(monkeypatch, paths)
     assert [large[row_id] for row_id in IDS] == list(small.values()) == list(large.values())
