@@ -9,83 +9,18 @@ that knows every G knows what each mistake would leave, and two formulas are the
 wherever there is a unit.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import permutations
 
-from ddp_tokens.corpora.rows import Row, supervised_in
 from ddp_tokens.normalization import MEAN_OF_MEANS, TOKEN_MEAN
-from ddp_tokens.plan import Plan, Window, microbatches_of
+from ddp_tokens.other_units import are_close
+from ddp_tokens.window_facts import WindowFacts
 
-Counts = tuple[tuple[Fraction | int, ...], ...]
 Weights = tuple[tuple[Fraction, ...], ...]
 Variants = dict[str, Weights | None]
 NOT_A_NUMBER = "0/0"
-LARGEST_DENOMINATOR = 10**9
-
-
-@dataclass(frozen=True)
-class WindowFacts:
-    """What can be counted in a window without computing anything; entries are [rank][microbatch].
-
-    `units`: supervised units; of weighted ones, the sum of their weights. `labels`: all of them, those that are not
-    supervised too. `positions`: rows times the longest row, which is what a padded batch holds. `accumulation`:
-    microbatches of a full window; the last window of an epoch may hold fewer. `previous_units`: units of the window
-    before over all ranks, None in the first.
-    """
-
-    units: Counts
-    labels: Counts
-    positions: Counts
-    accumulation: int
-    previous_units: Fraction | int | None = None
-
-    @property
-    def world_size(self) -> int:
-        return len(self.units)
-
-    @property
-    def microbatches(self) -> int:
-        return max(map(len, self.units))
-
-    @property
-    def total(self) -> Fraction | int:
-        return sum(map(sum, self.units))
-
-    @property
-    def units_per_rank(self) -> list[Fraction | int]:
-        return [sum(of_rank) for of_rank in self.units]
-
-    @property
-    def told_units_per_rank(self) -> list[float]:
-        """As plain numbers, whole ones where nothing is weighted."""
-        return [int(units) if units == int(units) else float(units) for units in self.units_per_rank]
-
-    def units_in_microbatch(self, index: int) -> Fraction | int:
-        """Over all ranks that have a microbatch of this index."""
-        return sum(of_rank[index] for of_rank in self.units if index < len(of_rank))
-
-
-def exact(units: float) -> Fraction | int:
-    """A share such as a third, which a float only comes near to, as the fraction that it is."""
-    return units if isinstance(units, int) else Fraction(units).limit_denominator(LARGEST_DENOMINATOR)
-
-
-def window_facts(plan: Plan, index: int, rows: Mapping[str, Row]) -> WindowFacts:
-    """Of the plan's window `index`, counted from 0."""
-
-    def counted(count: Callable[[list[Row]], float], window: Window) -> Counts:
-        of_ranks = [microbatches_of(window, rank, rows) for rank in range(len(window))]
-        return tuple(tuple(exact(count(batch)) for batch in of_rank) for of_rank in of_ranks)
-
-    return WindowFacts(
-        units=counted(supervised_in, plan[index]),
-        labels=counted(lambda batch: sum(len(row.labels) for row in batch), plan[index]),
-        positions=counted(lambda batch: len(batch) * max(len(row.labels) for row in batch), plan[index]),
-        accumulation=max(len(of_rank) for window in plan for of_rank in window),
-        previous_units=sum(map(sum, counted(supervised_in, plan[index - 1]))) if index else None,
-    )
 
 
 @dataclass(frozen=True)
@@ -229,6 +164,11 @@ OF_DATA = (
         "labels that are not supervised are in the denominator",
         _scaled_by(lambda f: Fraction(f.total, sum(map(sum, f.labels)))),
     ),
+    Formula(
+        "weights_left_out",
+        "the weighted sum is divided by the number of supervised tokens, not by their weights or by the chosen units",
+        _scaled_by(lambda f: Fraction(f.total) / sum(map(sum, f.counted or f.units))),
+    ),
     Formula("short_window_as_full", "a short last window is divided as if it were full", _short_window_as_full),
     Formula("stale_count", "the window before gave the denominator", _stale_count),
 )
@@ -264,6 +204,27 @@ def alike_on(facts: WindowFacts, one: Formula, other: Formula) -> bool:
         for b in other.variants(facts).values()
         if a is not None and b is not None
     )
+
+
+def alike_across(facts: WindowFacts, one: Formula, other_facts: WindowFacts, other: Formula) -> bool:
+    """Do both, in some variant, give each position of this window the same share, counted by two units? To rounding:
+    shares such as thirds are floats.
+    """
+    return any(
+        are_close(_shares(facts, a), _shares(other_facts, b))
+        for a in one.variants(facts).values()
+        for b in other.variants(other_facts).values()
+        if a is not None and b is not None
+    )
+
+
+def _shares(facts: WindowFacts, weights: Weights) -> list[float]:
+    return [
+        float(weight) * position
+        for of_rank, of_positions in zip(weights, facts.position_weights, strict=True)
+        for weight, positions in zip(of_rank, of_positions, strict=True)
+        for position in positions
+    ]
 
 
 def is_right_on(facts: WindowFacts, weights: Weights) -> bool:

@@ -16,7 +16,7 @@ from ddp_tokens.config import Experiment
 from ddp_tokens.corpora.rows import Row, supervised
 from ddp_tokens.errors import WorkloadError
 from ddp_tokens.inputs import Prepared
-from ddp_tokens.workloads import Workload
+from ddp_tokens.workloads import Workload, require_weight
 
 ROWS = 3  # of which one may happen to have a loss of 0, to which anything is in proportion
 # Of what a sum must be. A workload may compute in bfloat16, whose rounding is 2^-8 = 0.4 %; a mean is off by a half.
@@ -63,7 +63,9 @@ def _try_row(name: str, workload: Workload, model: torch.nn.Module, row: Row, de
         )
     with torch.no_grad():
         batch = workload.collate([row], device)
-        _require_scores(name, workload.metrics(workload.forward(model, batch), batch))
+        scores = workload.metrics(workload.forward(model, batch), batch)
+    _require_scores(name, scores)
+    require_weight(workload, scores, [row])
 
 
 def _doubled(row: Row) -> list[tuple[str, str, list[Row]]]:

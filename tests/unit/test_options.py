@@ -23,6 +23,7 @@ VALUES = {  # where 1 is no value of the field
     "processes": "[1, 2]",
     "stages": "[4, 8]",
     "settings": '{"width": 8}',
+    "class_weights": "[1, 2]",
 }
 
 

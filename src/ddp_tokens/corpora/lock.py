@@ -6,19 +6,22 @@ from pathlib import Path
 from typing import Any
 
 from ddp_tokens.config import Corpus, GeneratedCorpus, OwnImages, OwnRows
-from ddp_tokens.corpora import own_images
-from ddp_tokens.corpora.objective import Objective, objective_in
-from ddp_tokens.corpora.rows import SPLITS, UNSUPERVISED, Row, supervised_positions
+from ddp_tokens.corpora import own_images, own_sources
+from ddp_tokens.corpora.locked_rows import changed, locked_rows
+from ddp_tokens.corpora.objective import Objective, document_of, objective_in
+from ddp_tokens.corpora.rows import SPLITS, UNSUPERVISED, Criterion, Row, longest_sequence, supervised_positions
 from ddp_tokens.corpora.training_rows import TrainingRows
 from ddp_tokens.errors import PREPARE_AGAIN, CorpusError
-from ddp_tokens.files import json_line, read_json, read_json_lines, replacing, sha256, write_json
+from ddp_tokens.files import json_line, read_json, replacing, sha256, write_json
+from ddp_tokens.objective_settings import DOCUMENT
 
 TOKEN_MEAN = Objective()
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What a model must cover: ids 0..vocabulary-1, labels 0..classes-1, sequences of up to `positions` tokens."""
+    """What a model must cover: ids 0..vocabulary-1, labels 0..classes-1, sequences of up to `positions` tokens, also in
+    packed rows."""
 
     vocabulary: int
     classes: int
@@ -39,12 +42,17 @@ class ImageShape:
 class Tally:
     """What a corpus holds, counted row by row."""
 
+    objective: Objective = TOKEN_MEAN
     counts: dict[str, dict[str, int]] = field(
         default_factory=lambda: {split: {"rows": 0, "tokens": 0, "supervised": 0} for split in SPLITS}
     )
     measured: Shape = Shape(0, 0, 0)
+    split_of_documents: dict[str, str] = field(default_factory=dict)
 
     def add(self, row: Row) -> None:
+        """Raises CorpusError at a row that the objective cannot count."""
+        self._require_countable(row)
+        row = replace(row, criterion=self.objective.criterion)
         of_split = self.counts[row.split]
         of_split["rows"] += 1
         of_split["tokens"] += len(row.tokens)
@@ -52,8 +60,24 @@ class Tally:
         self.measured = Shape(
             max(self.measured.vocabulary, 1 + max(row.tokens, default=-1)),
             max(self.measured.classes, 1 + max(row.labels)),
-            max(self.measured.positions, len(row.tokens)),
+            max(self.measured.positions, longest_sequence(row)),
         )
+
+    def _require_countable(self, row: Row) -> None:
+        weights = self.objective.criterion.class_weights
+        if weights is not None and max(row.labels) >= len(weights):
+            raise CorpusError(
+                f"row '{row.id}' has label {max(row.labels)}, and class_weights has {len(weights)} weights, for the "
+                f"labels 0 to {len(weights) - 1}: give one weight per class"
+            )
+        if self.objective.unit == DOCUMENT:
+            name = document_of(row)
+            split = self.split_of_documents.setdefault(name, row.split)
+            if split != row.split:
+                raise CorpusError(
+                    f"document '{name}' has rows in the splits {split} and {row.split} (row '{row.id}'), and with unit "
+                    "document all rows of a document count together: give them one split"
+                )
 
     def require_supervised(self, corpus: Corpus) -> None:
         """Raises CorpusError when there is nothing to train on, or nothing to score."""
@@ -82,17 +106,17 @@ def write_corpus(
     `vocabulary`: the words behind the tokens, by token, where there are any. `images`: where rows are images, how they
     are made or read, and their `shape`; see `pixels.open_images`.
     """
-    tally = Tally()
+    tally = Tally(objective)
     training = TrainingRows()
     with replacing(rows_path) as stream:
         for row in rows:
             stream.write(json_line(row.record()).encode())
-            row = replace(row, criterion=objective.criterion)
             tally.add(row)
             if row.split == "train":
-                training.add(row)
+                training.add(replace(row, criterion=objective.criterion))
         tally.require_supervised(corpus)
     shape = images["shape"] if images else vars(_shape(corpus, tally.measured))
+    _require_weight_per_class(objective.criterion, shape["classes"])
     lock: dict[str, Any] = {
         "corpus_sha256": sha256(rows_path),
         "counts": tally.counts,
@@ -103,23 +127,24 @@ def write_corpus(
     if vocabulary is not None:
         lock["vocabulary"] = list(vocabulary)
     if isinstance(corpus, OwnRows):
-        lock["source_sha256"] = sha256(corpus.path)
+        lock["source_sha256"] = own_sources.digest_of(own_sources.files_of(Path(corpus.path)))
     write_json(lock_path, lock)
     return training
 
 
 def read_corpus(
     rows_path: Path | str, lock_path: Path | str, unit: str | None = None
-) -> tuple[dict[str, Row], dict[str, Any]]:
+) -> tuple[Mapping[str, Row], dict[str, Any]]:
     """Rows by id, in file order, as the objective counts them, and the lock. Raises CorpusError when the rows are not
-    those that were locked. `unit`: what is to count once in place of the locked unit.
+    those that were locked. `unit`: what is to count once in place of the locked unit. Of a large corpus, rows are read
+    when they are asked for.
     """
     lock = read_lock(rows_path, lock_path)
     images = _images_in(lock)
-    rows = {record["id"]: Row.from_record(record, images) for record in read_json_lines(rows_path)}
+    rows = locked_rows(rows_path, lambda record: Row.from_record(record, images))
     if "objective" in lock or unit:
         objective = objective_in(lock, rows.values(), unit)
-        rows = {name: objective.counted(row) for name, row in rows.items()}
+        rows = changed(rows, objective.counted)
     return rows, lock
 
 
@@ -150,9 +175,9 @@ def require_same_source(corpus: Corpus, lock: dict[str, Any], lock_path: Path | 
     missed, since they were copied."""
     if isinstance(corpus, OwnImages):
         own_images.require_same(lock["images"])
-    if not isinstance(corpus, OwnRows) or not Path(corpus.path).is_file():
+    if not isinstance(corpus, OwnRows) or not Path(corpus.path).exists():
         return
-    if sha256(corpus.path) != lock.get("source_sha256"):
+    if own_sources.digest_of(own_sources.files_of(Path(corpus.path))) != lock.get("source_sha256"):
         raise CorpusError(
             f"{corpus.path} has changed since prepare (its SHA-256 is not the one in {lock_path}): {PREPARE_AGAIN}"
         )
@@ -160,6 +185,14 @@ def require_same_source(corpus: Corpus, lock: dict[str, Any], lock_path: Path | 
 
 def shape_in(lock: Mapping[str, Any]) -> Shape | ImageShape:
     return ImageShape(**lock["shape"]) if "images" in lock else Shape(**lock["shape"])
+
+
+def _require_weight_per_class(criterion: Criterion, classes: int) -> None:
+    weights = criterion.class_weights
+    if weights is not None and len(weights) != classes:
+        raise CorpusError(
+            f"class_weights has {len(weights)} weights, and the corpus {classes} classes of labels: give one per class"
+        )
 
 
 def _shape(corpus: Corpus, measured: Shape) -> Shape:

@@ -11,13 +11,15 @@ mean of its positions, and sum_i v_i is the number of groups.
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
-from ddp_tokens.corpora.rows import PLAIN, UNSUPERVISED, Criterion, Row, position_weights
-from ddp_tokens.errors import CorpusError
+from ddp_tokens.config import Experiment
+from ddp_tokens.corpora.rows import PLAIN, UNSUPERVISED, Criterion, Row, position_weights, supervised_positions
+from ddp_tokens.errors import PREPARE_AGAIN, CorpusError
 from ddp_tokens.objective_settings import DOCUMENT, SAMPLE, SEQUENCE, TOKEN
 
 MEANS = {
@@ -47,7 +49,7 @@ class Objective:
 
     def counted(self, row: Row) -> Row:
         """The row with the weights and units that the objective gives it."""
-        row = replace(row, criterion=self.criterion)
+        row = replace(row, criterion=self.criterion, given=row, unit=self.unit)
         if self.unit == TOKEN:
             return row
         weights = position_weights(row)
@@ -57,25 +59,72 @@ class Objective:
         groups = [(start, end, math.fsum(weights[start:end])) for start, end in _groups(row, self.unit)]
         return _shared(row, groups, sum(whole > 0 for *_, whole in groups))
 
+    def in_words(self) -> str:
+        """With its formula, where l_i is the loss at the supervised position i."""
+        words, formula = MEANS[self.unit]
+        criterion = self.criterion
+        more = [f"class weights {list(criterion.class_weights)}"] if criterion.class_weights else []
+        more += [f"label smoothing {criterion.label_smoothing:g}"] if criterion.label_smoothing else []
+        return f"{words}: {formula}" + (f", with {' and '.join(more)}" if more else "")
+
     def record(self) -> dict[str, Any]:
         """For the lock; nothing where it is the mean over tokens."""
         told = {"unit": self.unit, **vars(self.criterion)}
         return {} if told == {"unit": TOKEN, **vars(PLAIN)} else {"objective": told}
 
 
+def unit_in(lock: Mapping[str, Any]) -> str:
+    return str(lock.get("objective", {"unit": TOKEN})["unit"])
+
+
 def objective_in(lock: Mapping[str, Any], rows: Iterable[Row], unit: str | None = None) -> Objective:
     """As it was locked, or with another `unit`; `rows`: all of the corpus, read only where the unit is a document."""
     told = lock.get("objective", {"unit": TOKEN, **vars(PLAIN)})
-    unit, weights = unit or told["unit"], told["class_weights"]
+    unit, weights = unit or unit_in(lock), told["class_weights"]
     criterion = Criterion(None if weights is None else tuple(weights), told["label_smoothing"])
     return Objective(unit, criterion, weights_of_documents(rows, criterion) if unit == DOCUMENT else {})
 
 
+def objective_of(experiment: Experiment) -> Objective:
+    """Its documents are not known before the rows are read."""
+    return Objective(experiment.unit, Criterion(experiment.class_weights, experiment.label_smoothing))
+
+
+def require_same_objective(objective: Objective, lock: Mapping[str, Any], lock_path: Path | str) -> None:
+    """Raises CorpusError where the rows were prepared for another objective."""
+    of_lock = objective_in(lock, ())
+    for name, there, here in (("unit", of_lock.unit, objective.unit), *_criteria(of_lock, objective)):
+        if there != here:
+            raise CorpusError(f"{lock_path} was made for {name} {there}, not {here}: {PREPARE_AGAIN}")
+
+
+def _criteria(one: Objective, other: Objective) -> Iterator[tuple[str, Any, Any]]:
+    for name, value in vars(one.criterion).items():
+        yield name, value, vars(other.criterion)[name]
+
+
 def weights_of_documents(rows: Iterable[Row], criterion: Criterion) -> dict[str, float]:
+    """The sums are rounded once, whatever the order of the rows; of each document a few numbers are in memory."""
     found: dict[str, list[float]] = defaultdict(list)
     for row in rows:
-        found[document_of(row)].extend(position_weights(replace(row, criterion=criterion)))
-    return {name: math.fsum(weights) for name, weights in found.items()}
+        row, sums = replace(row, criterion=criterion), found[document_of(row)]
+        is_weighted = row.weights is not None or criterion.class_weights is not None
+        for weight in position_weights(row) if is_weighted else [float(supervised_positions(row))]:
+            _add_exactly(sums, weight)
+    return {name: math.fsum(sums) for name, sums in found.items()}
+
+
+def _add_exactly(sums: list[float], value: float) -> None:
+    """`sums` do not overlap, and add up to all values without rounding, as inside math.fsum (Shewchuk 1997)."""
+    kept = 0
+    for other in sums:
+        larger, smaller = (value, other) if abs(value) >= abs(other) else (other, value)
+        value = larger + smaller
+        rest = smaller - (value - larger)
+        if rest:
+            sums[kept] = rest
+            kept += 1
+    sums[kept:] = [value]
 
 
 def document_of(row: Row) -> str:
