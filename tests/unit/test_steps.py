@@ -244,6 +244,7 @@ EDITS = {
         "reference",
         "check_loss",
         "interrupt",
+        "exercise",
     },  # the package imports it
     "src/ddp_tokens/normalization.py": {"check_loss", "interrupt", "exercise"},
     "src/ddp_tokens/workloads/token_labels.py": {"reference", "interrupt"},
