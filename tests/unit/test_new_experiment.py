@@ -99,7 +99,8 @@ def test_what_it_writes_is_in_this_projects_style(project, name):
     files = [str(path) for path in write_new(name, project) if path.suffix == ".py"]
     (project / "src").symlink_to(PROJECT / "src")  # imports are sorted by what is there
     (project / "tests" / "distributed").symlink_to(PROJECT / "tests" / "distributed")
-    (project / "tests" / "__init__.py").touch()
+    for folder in ("tests", "tests/own"):
+        (project / folder / "__init__.py").touch()
     for command in (["check"], ["format", "--check"]):
         done = subprocess.run(["ruff", *command, *files], capture_output=True, text=True)
         assert done.returncode == 0, done.stdout
