@@ -1,4 +1,4 @@
-"""`cli new` and the chain after it, unedited: every verdict is as expected; an edit of the workload reruns what uses it."""
+"""`cli new` and the chain after it, unedited: every verdict is as expected; an edit reruns what uses the workload."""
 
 import csv
 import shutil
@@ -65,7 +65,7 @@ def test_another_one_is_refused(project):
     [
         ("return losses.sum(), batch.units", "return losses.mean(), batch.units", "not twice as much: let loss_sum "),
         ("return losses.sum(), batch.units", "return losses.sum(), losses.sum()", "(it requires grad)"),
-        ("return model(batch.tokens)", "return model(batch.token)", "workloads/demo.py, line 55: Work.forward raised"),
+        ("return model(batch.tokens)", "return model(batch.token)", "Work.forward raised AttributeError, as the"),
     ],
 )
 def test_a_wrong_workload_stops_the_chain_at_the_reference(project, tmp_path, before, after, told):
@@ -77,8 +77,8 @@ def test_a_wrong_workload_stops_the_chain_at_the_reference(project, tmp_path, be
     done = snakemake(copy, TARGET)
     assert done.returncode != 0
     log = (copy / "results/demo/logs/reference.log").read_text()
-    assert told.split(":")[0] in log
-    assert told.split(":")[-1] in log
+    assert told in log
+    assert ("Traceback" in log) == ("raised" in told), "theirs, where there is one"
     assert not (copy / "results/demo/initial.safetensors").exists()
 
 
