@@ -13,6 +13,7 @@ from ddp_tokens.config import Model
 from ddp_tokens.corpora.lock import ImageShape, Shape
 from ddp_tokens.corpora.rows import TOKEN, Row
 from ddp_tokens.errors import WorkloadError
+from ddp_tokens.terms import CountsRow, Term, require_terms
 
 
 class Workload(Protocol):
@@ -33,6 +34,26 @@ class Workload(Protocol):
 
     def metrics(self, outputs: Any, batch: Any) -> dict[str, float]:
         """Sums and counts by name, never means."""
+
+
+class Several(Protocol):
+    """What a file in this folder defines in place of loss_sum, where its loss has several terms: besides these, TERMS,
+    a tuple of Term.
+    """
+
+    def loss_terms(self, outputs: Any, batch: Any) -> dict[str, tuple[torch.Tensor, float]]:
+        """By name of each term, the SUM of its losses (a scalar, with use_amp in float32 too), and its number of units
+        in this batch; of a term that counts once its value, the same for each batch, and 1. What is computed from
+        parameters, as a regularizer, stands in `forward`, inside the model's own forward pass, and is carried by
+        `outputs`: DDP reduces a parameter by what it sees there.
+        """
+
+
+class CountsRows(Protocol):
+    """What such a file may define besides, where a term's denominator is not what its unit says."""
+
+    def denominators(self, row: Row) -> dict[str, float]:
+        """What the row adds to the denominators, by name of the terms that are counted here and not by their unit."""
 
 
 class Writer(Protocol):
@@ -61,7 +82,7 @@ class Augmenter(Protocol):
 
 
 OPTIONAL = {"sample": Writer, "correct": Counter, "augment": Augmenter}
-FUNCTIONS = ("build_model", "collate", "forward", "loss_sum", "metrics")
+FUNCTIONS = ("build_model", "collate", "forward", "metrics")
 
 
 def load(name: str) -> Workload:
@@ -69,10 +90,32 @@ def load(name: str) -> Workload:
     module = importlib.import_module(f"{__name__}.{name}")
     for function in FUNCTIONS:
         _require_callable(module, function, Workload)
+    require_loss(module)
     for function, protocol in OPTIONAL.items():
         if hasattr(module, function):
             _require_callable(module, function, protocol)
     return cast(Workload, module)
+
+
+def require_loss(module: ModuleType) -> None:
+    """Raises WorkloadError when the file defines neither a loss nor the terms of one, or terms that are none."""
+    if not hasattr(module, "TERMS"):
+        _require_callable(module, "loss_sum", Workload)
+        return
+    require_terms(module.TERMS, str(module.__file__))
+    _require_callable(module, "loss_terms", Several)
+    if hasattr(module, "denominators"):
+        _require_callable(module, "denominators", CountsRows)
+
+
+def terms_of(workload: Workload) -> tuple[Term, ...]:
+    """Of a loss of several terms; empty where it has one. Raises WorkloadError where they are none."""
+    return require_terms(workload.TERMS, _name(workload)) if hasattr(workload, "TERMS") else ()
+
+
+def counter_of_rows(workload: Workload) -> CountsRow | None:
+    """Counts terms in place of their units, where the workload does."""
+    return cast(CountsRows, workload).denominators if hasattr(workload, "denominators") else None
 
 
 def writer(workload: Workload) -> Writer | None:
