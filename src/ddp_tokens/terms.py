@@ -122,15 +122,13 @@ def counted(terms: Sequence[Term], rows: Sequence[Row], by_workload: CountsRow |
 
     `by_workload`: counts the terms that it names itself. Raises WorkloadError where that is no number of units.
     """
-    own = [_own_of(terms, row, by_workload) for row in rows] if by_workload else [{} for _ in rows]
+    own = [_own_of(terms, row, by_workload) if by_workload else {} for row in rows]
+
+    def units(term: Term, row: Row, of: Mapping[str, float]) -> float:
+        return of[term.name] if term.name in of else units_of_row(term.unit, row)
+
     return tuple(
-        1
-        if term.is_once
-        else sum(
-            of[term.name] if term.name in of else units_of_row(term.unit, row)
-            for row, of in zip(rows, own, strict=True)
-        )
-        for term in terms
+        1 if term.is_once else sum(units(term, row, of) for row, of in zip(rows, own, strict=True)) for term in terms
     )
 
 
@@ -161,9 +159,9 @@ def require_denominator(number: Any, where: str) -> None:
 def in_words(terms: Sequence[Term]) -> str:
     """The objective in one sentence."""
     told = [f"{_times(term)}{_in_words(term)}" for term in terms]
-    return (
-        f"the loss is {told[0]}" if len(told) == 1 else f"the loss is the sum of {', '.join(told[:-1])} and {told[-1]}"
-    )
+    if len(told) == 1:
+        return f"the loss is {told[0]}"
+    return f"the loss is the sum of {', '.join(told[:-1])} and {told[-1]}"
 
 
 def _in_words(term: Term) -> str:
@@ -178,19 +176,15 @@ def _times(term: Term) -> str:
 
 def as_formula(terms: Sequence[Term]) -> str:
     """The objective as a formula in plain text."""
-    told = [_as_formula(term) for term in terms]
-    return "L = " + " + ".join(
-        text if term.coefficient == 1 else f"{term.coefficient:g} * {text}"
-        for term, text in zip(terms, told, strict=True)
-    ).replace("+ -", "- ")
+    told = [f"{'' if term.coefficient == 1 else f'{term.coefficient:g} * '}{_as_formula(term)}" for term in terms]
+    return f"L = {' + '.join(told)}".replace("+ -", "- ")
 
 
 def _as_formula(term: Term) -> str:
-    return (
-        term.name
-        if term.is_once
-        else f"(sum of {term.name} over {PLURALS[term.unit]}) / (number of {PLURALS[term.unit]})"
-    )
+    if term.is_once:
+        return term.name
+    units = PLURALS[term.unit]
+    return f"(sum of {term.name} over {units}) / (number of {units})"
 
 
 def exact_coefficient(term: Term) -> Fraction:

@@ -94,7 +94,7 @@ def accumulate_sums(
                 outputs = workload.forward(model, batch)
                 sums, units_of_batch = summed(outputs, batch)
             for loss in sums:
-                _require_precise(loss, precision)
+                _require_precise(loss, precision, "loss_terms" if hasattr(workload, "TERMS") else "loss_sum")
             with progress.entered(REDUCTION, REDUCING_BACKWARD) if is_last else progress.spent(BACKWARD):
                 precision.scaler.scale(normalize(sums)).backward()
         observe(outputs, batch)
@@ -104,12 +104,12 @@ def accumulate_sums(
     return of_losses, tuple(float(sum(each)) for each in zip(*units, strict=True))
 
 
-def _require_precise(loss: torch.Tensor, precision: Precision) -> None:
+def _require_precise(loss: torch.Tensor, precision: Precision, function: str) -> None:
     """Sums of half precision keep 8 or 11 bits: loss and gradient would depend on the order of the rows."""
     if loss.dtype == precision.dtype:
         raise WorkloadError(
             f"the workload sums its losses in {str(loss.dtype).removeprefix('torch.')} when use_amp is set: let its "
-            "loss add up .float() values, as cross_entropy does by itself"
+            f"{function} add up .float() values, as cross_entropy does by itself"
         )
 
 

@@ -82,25 +82,25 @@ class Augmenter(Protocol):
 
 
 OPTIONAL = {"sample": Writer, "correct": Counter, "augment": Augmenter}
-FUNCTIONS = ("build_model", "collate", "forward", "metrics")
+FUNCTIONS = ("build_model", "collate", "forward", "loss_sum", "metrics")
 
 
 def load(name: str) -> Workload:
     """Raises WorkloadError when the file lacks a function of Workload, or one cannot be called as it is called here."""
     module = importlib.import_module(f"{__name__}.{name}")
     for function in FUNCTIONS:
-        _require_callable(module, function, Workload)
-    require_loss(module)
+        if function != "loss_sum" or not hasattr(module, "TERMS"):
+            _require_callable(module, function, Workload)
+    require_several(module)
     for function, protocol in OPTIONAL.items():
         if hasattr(module, function):
             _require_callable(module, function, protocol)
     return cast(Workload, module)
 
 
-def require_loss(module: ModuleType) -> None:
-    """Raises WorkloadError when the file defines neither a loss nor the terms of one, or terms that are none."""
+def require_several(module: ModuleType) -> None:
+    """Raises WorkloadError when a loss of several terms is not declared as it must be."""
     if not hasattr(module, "TERMS"):
-        _require_callable(module, "loss_sum", Workload)
         return
     require_terms(module.TERMS, str(module.__file__))
     _require_callable(module, "loss_terms", Several)
