@@ -115,8 +115,8 @@ class _RowByRow:
         first, before, _ = self.once[term.name]
         if not math.isclose(value, before, rel_tol=SAME_VALUE):
             raise WorkloadError(
-                f"{window}: term '{term.name}' counts once, but it is {before:.9g} for row '{first}' and {value:.9g} for "
-                f"row '{row.id}': give it the unit that it is a sum over, or leave out what depends on the rows"
+                f"{window}: term '{term.name}' counts once, but it is {before:.9g} for row '{first}' and {value:.9g} "
+                f"for row '{row.id}': give it the unit that it is a sum over, or leave out what depends on the rows"
             )
 
     def parts(self) -> dict[Place, Gradients]:
