@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import permutations
 
-from ddp_tokens.corpora.rows import Row, position_weights, supervised_in
+from ddp_tokens.corpora.rows import Row, position_weights, supervised_in, supervised_positions
 from ddp_tokens.normalization import MEAN_OF_MEANS, TOKEN_MEAN
 from ddp_tokens.objective_settings import TOKEN
-from ddp_tokens.other_units import Rows, are_close, counted_by, other_windows
+from ddp_tokens.other_units import Rows, are_close, other_windows
 from ddp_tokens.plan import Plan, Window, microbatches_of
 
 Counts = tuple[tuple[Fraction | int, ...], ...]
@@ -35,6 +35,7 @@ class WindowFacts:
     supervised too. `positions`: rows times the longest row, which is what a padded batch holds. `accumulation`:
     microbatches of a full window; the last window of an epoch may hold fewer. `previous_units`: units of the window
     before over all ranks, None in the first. `others`: the same window by other units, where these give other means.
+    `counted`: supervised positions, whatever their weights; where it is empty they are the units.
     `position_weights`: of all positions of a microbatch, one after the other.
     """
 
@@ -44,6 +45,7 @@ class WindowFacts:
     accumulation: int
     previous_units: Fraction | int | None = None
     unit: str = TOKEN
+    counted: Counts = ()
     others: "Mapping[str, WindowFacts]" = field(default_factory=dict, compare=False, repr=False)
     position_weights: tuple[tuple[tuple[float, ...], ...], ...] = field(default=(), compare=False, repr=False)
 
@@ -92,14 +94,12 @@ def window_facts(plan: Plan, index: int, rows: Mapping[str, Row], unit: str = TO
             accumulation=accumulation,
             previous_units=sum(map(sum, _counted(supervised_in, previous))) if previous else None,
             unit=unit,
+            counted=_counted(lambda batch: sum(map(supervised_positions, batch)), window),
             others=others,
             position_weights=tuple(tuple(_weights_in(rows) for rows in of_rank) for of_rank in window),
         )
 
-    others = {
-        name: facts(name, counted, counted_by(previous, name) if previous else None, {})
-        for name, counted in other_windows(window, unit).items()
-    }
+    others = {name: facts(name, counted, None, {}) for name, counted in other_windows(window, unit).items()}
     return facts(unit, window, previous, others)
 
 
@@ -255,6 +255,11 @@ OF_DATA = (
         "ignored_labels_counted",
         "labels that are not supervised are in the denominator",
         _scaled_by(lambda f: Fraction(f.total, sum(map(sum, f.labels)))),
+    ),
+    Formula(
+        "weights_left_out",
+        "the weighted sum is divided by the number of supervised tokens, not by their weights or by the chosen units",
+        _scaled_by(lambda f: Fraction(f.total) / sum(map(sum, f.counted or f.units))),
     ),
     Formula("short_window_as_full", "a short last window is divided as if it were full", _short_window_as_full),
     Formula("stale_count", "the window before gave the denominator", _stale_count),

@@ -85,7 +85,23 @@ def weighted_cross_entropy(
 
 
 def metrics(outputs: torch.Tensor, batch: Batch) -> dict[str, float]:
-    counted = batch.labels != UNSUPERVISED
+    counted = positions_that_count(batch.labels, batch.weights, batch.criterion)
     correct = (outputs.argmax(-1) == batch.labels) & counted
-    total, units = loss_sum(outputs, batch)
-    return {"loss_sum": float(total), "correct": int(correct.sum()), "units": units}
+    total, weight = loss_sum(outputs, batch)
+    scores = {"loss_sum": float(total), "correct": int(correct.sum()), "units": int(counted.sum())}
+    return scores | ({"weight": weight} if is_weighted(batch.weights, batch.criterion) else {})
+
+
+def positions_that_count(labels: torch.Tensor, weights: torch.Tensor | None, criterion: Criterion) -> torch.Tensor:
+    """Bool, as `labels`: supervised, and of a weight above 0."""
+    counted = labels != UNSUPERVISED
+    if weights is not None:
+        counted &= weights > 0
+    if criterion.class_weights is not None:
+        counted &= torch.tensor(criterion.class_weights, device=labels.device)[labels.clamp(min=0)] > 0
+    return counted
+
+
+def is_weighted(weights: torch.Tensor | None, criterion: Criterion) -> bool:
+    """Is the denominator another number than that of the supervised positions?"""
+    return weights is not None or criterion.class_weights is not None

@@ -2,24 +2,28 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from ddp_tokens.corpora.objective import Objective, weights_of_documents
-from ddp_tokens.corpora.rows import Row, position_weights, supervised_in
+from ddp_tokens.corpora.rows import Criterion, Row, position_weights, supervised_in
 from ddp_tokens.objective_settings import DOCUMENT, UNITS
 
+UNWEIGHTED = "unweighted"
 Rows = Sequence[Sequence[Sequence[Row]]]  # [rank][microbatch][row]
 
 
 def other_windows(window: Rows, unit: str) -> dict[str, Rows]:
-    """By unit, the window whose rows are counted by it. Left out: units that give each position the same share of the
-    mean as `unit`, which is that of the window, or as one before; and documents, where a row names none.
+    """By unit, the window whose rows are counted by it; UNWEIGHTED: by the same unit, without weights. Left out: what
+    gives each position the same share of the mean as `unit`, which is that of the window, or as one before; and
+    documents, where a row names none.
     """
     found: dict[str, Rows] = {}
     shares = [list(_shares(window))]
-    for other in UNITS:
-        if other == unit or (other == DOCUMENT and any(row.document is None for row in rows_in(window))):
+    documents = all(row.document is not None for row in rows_in(window))
+    for other in (UNWEIGHTED, *UNITS):
+        if other == unit or (other == DOCUMENT and not documents):
             continue
-        counted = counted_by(window, other)
+        counted = counted_by(unweighted(window), unit) if other == UNWEIGHTED else counted_by(window, other)
         own = list(_shares(counted))
         if not any(are_close(own, known) for known in shares):
             found[other] = counted
@@ -33,6 +37,15 @@ def counted_by(window: Rows, unit: str) -> Rows:
     documents = weights_of_documents((row.raw for row in rows_in(window)), first.criterion) if unit == DOCUMENT else {}
     objective = Objective(unit, first.criterion, documents)
     return [[[objective.counted(row.raw) for row in rows] for rows in of_rank] for of_rank in window]
+
+
+def unweighted(window: Rows) -> Rows:
+    """Each supervised position of a row counts the same; label smoothing stays."""
+
+    def plain(row: Row) -> Row:
+        return replace(row.raw, weights=None, criterion=Criterion(None, row.criterion.label_smoothing))
+
+    return [[[plain(row) for row in rows] for rows in of_rank] for of_rank in window]
 
 
 def rows_in(window: Rows) -> Iterator[Row]:

@@ -1,7 +1,7 @@
 """The training loop: one, for every experiment."""
 
 import math
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddp_tokens.checkpoint import TrainingState
 from ddp_tokens.config import Experiment, Optimizer, Sgd
-from ddp_tokens.corpora.rows import Row
+from ddp_tokens.corpora.rows import Row, supervised_positions
 from ddp_tokens.distributed import share_buffers
 from ddp_tokens.errors import DivergedError
 from ddp_tokens.loading import Batches, Loading, windows_of_rank
@@ -85,7 +85,7 @@ def train(
     A global record holds `step`, `units` (the denominator), `loss_sum` and `loss`, the mean over all supervised units
     of the window, and besides, each where there is such a thing: `terms`, by name their `sum`, `units`, `mean` and
     `coefficient`, of which `loss` is made then, where `units` and `loss_sum` are those of the first; `correct`, of the
-    units; `lr`, with a schedule;
+    units, or where these are weighted of the positions `counted`; `lr`, with a schedule;
     `gradient_norm`, that of the window before clipping and without the loss scale, None where it overflowed; `scale`,
     of the losses, and `skipped`, whether an overflow kept the update from being made. A rank's record holds its row
     ids per microbatch, its units and its loss sum.
@@ -102,17 +102,20 @@ def train(
     for step in range(state.step + 1, until + 1):
         progress.begins_update(step)
         window, name = plan[step - 1], f"window {step}"
-        counts = objective.count(microbatches_of(window, world.rank, rows), name, world.device)
+        own = microbatches_of(window, world.rank, rows)
+        counts = objective.count(own, name, world.device)
         with progress.spent(DATA):
             batches = next(windows)
         right = _Right(workload)
         left = objective.accumulate(model, batches, counts, world, progress, how.precision, right.add)
-        sums = objective.sums(name, left, right.count(), counts, world)
-        for loss in sums[: len(left.sums)]:
+        sums = objective.sums(name, left, right.count(own), counts, world)
+        losses, of_positions = sums[: len(left.sums)], sums[len(left.sums) :]
+        for loss in losses:
             _require_finite("loss", loss, step, how.precision.dtype == torch.float16)
-        record = {"step": step} | objective.record(sums, counts)
-        if len(sums) > len(left.sums):
-            record["correct"] = int(sums[-1])
+        record = {"step": step} | objective.record(losses, counts)
+        if of_positions:
+            correct, counted = map(int, of_positions)
+            record |= {"correct": correct} | ({"counted": counted} if counted != record["units"] else {})
         with progress.spent(OPTIMIZER):
             record |= _update(model, state.optimizer, how, step)
         if step == until:
@@ -134,9 +137,12 @@ class _Right:
         if self.counter is not None:
             self.counts.append(self.counter.correct(outputs.detach(), batch))
 
-    def count(self) -> list[float]:
-        """One number, or none where nobody counts."""
-        return [float(torch.stack(self.counts).sum())] if self.counts else []
+    def count(self, own: Sequence[Sequence[Row]]) -> list[float]:
+        """Two numbers, how many and of how many positions, or none where nobody counts."""
+        if not self.counts:
+            return []
+        positions = sum(supervised_positions(row) for microbatch in own for row in microbatch)
+        return [float(torch.stack(self.counts).sum()), float(positions)]
 
 
 def _update(model: DistributedDataParallel, optimizer: torch.optim.Optimizer, how: How, step: int) -> dict[str, Any]:

@@ -181,7 +181,9 @@ def _tests(contents: Contents) -> str:
 def _metrics(evaluation: Mapping[str, Any]) -> str:
     scored = {split: evaluation[split] for split in SPLITS if split in evaluation}
     return "; ".join(
-        f"{split}: loss {of['loss']:.5f} and accuracy {of['accuracy']:.4f} per {of['unit']}"
+        f"{split}: loss {of['loss']:.5f} per {of['loss_unit']} and accuracy {of['accuracy']:.4f} per {of['unit']}"
+        if "loss_unit" in of
+        else f"{split}: loss {of['loss']:.5f} and accuracy {of['accuracy']:.4f} per {of['unit']}"
         + (f", perplexity {of[PERPLEXITY]:.4f}" if PERPLEXITY in of else "")
         + f", over {of['units']:,} {of['unit']}s of {of['rows']:,} rows"
         for split, of in scored.items()

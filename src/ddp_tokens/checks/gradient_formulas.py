@@ -21,11 +21,13 @@ from ddp_tokens.checks.gradient_norms import (
 )
 from ddp_tokens.checks.gradient_references import Parts, add_up
 from ddp_tokens.formulas import RIGHT, Formula, Weights, WindowFacts, is_right_on, possible_on
+from ddp_tokens.other_units import UNWEIGHTED
 
 LOSS_SCALE = "loss_scale_kept"
 SCALED = "scaled"
 OWN_STATISTICS = "statistics_of_each_microbatch"
 ANOTHER_UNIT = "another_unit"
+WEIGHTS_IGNORED = "weights_ignored"
 POWER_OF_TWO = 1e-4
 SMALLEST_LOSS_SCALE = 16.0  # a 2 or a 4 may have other reasons
 
@@ -69,14 +71,24 @@ def distances(
 def distance_of_units(
     facts: WindowFacts, others: Mapping[str, Parts], reference: Arrays, tolerances: Norms
 ) -> dict[str, float]:
-    """How far off the mean over the nearest other unit would be, as `distances` measures it; none where it is none."""
-    found = [
-        largest_ratio(errors(predicted(weights, parts), reference), tolerances)[0]
-        for unit, parts in others.items()
-        for weights in RIGHT.variants(facts.others[unit]).values()
-        if weights is not None
-    ]
-    return {ANOTHER_UNIT: min(found)} if found else {}
+    """How far off the mean over the nearest other unit would be, and the one without weights, as `distances` measures
+    it; none where there is none.
+    """
+    found: dict[str, float] = {}
+    for unit, parts in others.items():
+        name = name_of_other(unit)
+        for weights in RIGHT.variants(facts.others[unit]).values():
+            distance = (
+                math.inf
+                if weights is None
+                else largest_ratio(errors(predicted(weights, parts), reference), tolerances)[0]
+            )
+            found[name] = min(found.get(name, math.inf), distance)
+    return found
+
+
+def name_of_other(unit: str) -> str:
+    return WEIGHTS_IGNORED if unit == UNWEIGHTED else ANOTHER_UNIT
 
 
 def diagnose(
@@ -124,7 +136,7 @@ def _of_another_unit(
     observed: Arrays, facts: WindowFacts, others: Mapping[str, Parts], allowed: float, length: float
 ) -> Diagnosis | None:
     """The mean over another unit, or what a known mistake makes of that."""
-    best: tuple[float, str] | None = None
+    best: tuple[float, str, str] | None = None
     for unit, parts in others.items():
         counted = facts.others[unit]
         for formula in (RIGHT, *possible_on(counted)):
@@ -133,9 +145,9 @@ def _of_another_unit(
                     continue
                 residual, fits = _fit(observed, predicted(weights, parts), allowed, length)
                 if fits and (best is None or residual < best[0]):
-                    what = "mean" if formula is RIGHT else f"{formula.name}"
-                    best = residual, f"{unit} {what} where {facts.unit} mean was meant"
-    return None if best is None else Diagnosis((ANOTHER_UNIT,), {"residual": best[0], "detail": best[1]})
+                    what = "mean" if formula is RIGHT else formula.name
+                    best = residual, name_of_other(unit), f"{unit} {what} where {facts.unit} mean was meant"
+    return None if best is None else Diagnosis((best[1],), {"residual": best[0], "detail": best[2]})
 
 
 def _fit(observed: Arrays, expected: Arrays, allowed: float, length: float) -> tuple[float, bool]:

@@ -16,6 +16,7 @@ from ddp_tokens.checks.tensor_files import read_arrays
 from ddp_tokens.checks.verdict import Verdict
 from ddp_tokens.config import Experiment, Tolerances
 from ddp_tokens.controls import evaluation_cases, resume_cases
+from ddp_tokens.controls.counting import COUNTED_BY_TOKEN
 from ddp_tokens.controls.gradient_cases import WINDOW, Variant
 from ddp_tokens.controls.gradient_windows import COMPARED
 from ddp_tokens.corpora.lock import read_corpus
@@ -43,7 +44,8 @@ def _parity(variant: Variant, tolerances: Tolerances, dtype: str, case_at: Layou
     adding_up = not (variant.case.of_images and variant.case.of_images.uses_statistics)
     references = read_references(paths, counted, adding_up)[COMPARED]
     evidence = parity.evidence_of(observed, references, dtype, facts)
-    expectation = Expectation(variant.expected, variant.diagnosis or None, excluded_by(facts))
+    case_counts = variant.case.counting != COUNTED_BY_TOKEN
+    expectation = Expectation(variant.expected, variant.diagnosis or None, excluded_by(facts), case_counts)
     return parity.judge(
         f"{variant.name}.{dtype}", tolerances, dtype, evidence, expectation, digests([*paths.values(), path])
     )

@@ -49,7 +49,7 @@ class Objective:
 
     def counted(self, row: Row) -> Row:
         """The row with the weights and units that the objective gives it."""
-        row = replace(row, criterion=self.criterion, given=row)
+        row = replace(row, criterion=self.criterion, given=row, unit=self.unit)
         if self.unit == TOKEN:
             return row
         weights = position_weights(row)
@@ -58,6 +58,14 @@ class Objective:
             return _shared(row, [(0, len(weights), whole)], own / whole if whole else 0.0)
         groups = [(start, end, math.fsum(weights[start:end])) for start, end in _groups(row, self.unit)]
         return _shared(row, groups, sum(whole > 0 for *_, whole in groups))
+
+    def in_words(self) -> str:
+        """With its formula, where l_i is the loss at the supervised position i."""
+        words, formula = MEANS[self.unit]
+        criterion = self.criterion
+        more = [f"class weights {list(criterion.class_weights)}"] if criterion.class_weights else []
+        more += [f"label smoothing {criterion.label_smoothing:g}"] if criterion.label_smoothing else []
+        return f"{words}: {formula}" + (f", with {' and '.join(more)}" if more else "")
 
     def record(self) -> dict[str, Any]:
         """For the lock; nothing where it is the mean over tokens."""

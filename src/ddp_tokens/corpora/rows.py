@@ -39,9 +39,9 @@ class Row:
     and `index`, from which `images` makes or reads the pixels.
     `weights`: one per position, by which its loss is multiplied; None: 1 each. `document`: what the row is a part of.
     `starts`: of a packed row, the positions at which its sequences start, from 0 on.
-    `criterion` and `units`: what the objective makes of the row that was `given`, see corpora.objective; `units` is
-    None where the row adds the weights of its supervised positions to the denominator. `share`: what the row holds of
-    its document, where a term of the loss counts documents.
+    `criterion`, `units` and `unit`: what the objective makes of the row that was `given`, see corpora.objective;
+    `units` is None where the row adds the weights of its supervised positions to the denominator. `share`: what the row
+    holds of its document, where a term of the loss counts documents.
     """
 
     id: str
@@ -56,6 +56,7 @@ class Row:
     starts: tuple[int, ...] | None = None
     criterion: Criterion = PLAIN
     units: float | None = None
+    unit: str = TOKEN
     share: float | None = None
     given: "Row | None" = field(default=None, compare=False, repr=False)
 
@@ -80,6 +81,11 @@ class Row:
         return replace(self, labels=(UNSUPERVISED,) * len(self.labels), units=None, given=None, share=share)
 
     @property
+    def is_weighted(self) -> bool:
+        """Does it add something else to the denominator than the number of its supervised positions?"""
+        return self.weights is not None or self.criterion.class_weights is not None
+
+    @property
     def raw(self) -> "Row":
         """As no objective has counted it."""
         return self if self.given is None else self.given
@@ -101,7 +107,7 @@ def position_weights(row: Row) -> list[float]:
 
 def supervised_positions(row: Row) -> int:
     """How many positions count at all."""
-    if row.weights is None and row.criterion.class_weights is None:
+    if not row.is_weighted:
         return sum(label != UNSUPERVISED for label in row.labels)
     return sum(weight > 0 for weight in position_weights(row))
 
@@ -110,7 +116,7 @@ def supervised(row: Row) -> float:
     """Units that this row adds to the denominator: a whole number wherever nothing is weighted."""
     if row.units is not None:
         return row.units
-    if row.weights is None and row.criterion.class_weights is None:
+    if not row.is_weighted:
         return sum(label != UNSUPERVISED for label in row.labels)
     return math.fsum(position_weights(row))
 

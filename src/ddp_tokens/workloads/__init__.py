@@ -2,7 +2,8 @@
 
 import importlib
 import inspect
-from collections.abc import Sequence, Set
+import math
+from collections.abc import Mapping, Sequence, Set
 from types import ModuleType
 from typing import Any, Protocol, cast
 
@@ -33,7 +34,9 @@ class Workload(Protocol):
         """
 
     def metrics(self, outputs: Any, batch: Any) -> dict[str, float]:
-        """Sums and counts by name, never means."""
+        """Sums and counts by name, never means: `loss_sum`, `correct` and `units`, the number of supervised positions;
+        where these are weighted also `weight`, what the loss sum is divided by.
+        """
 
 
 class Several(Protocol):
@@ -82,6 +85,7 @@ class Augmenter(Protocol):
 
 
 OPTIONAL = {"sample": Writer, "correct": Counter, "augment": Augmenter}
+WEIGHTS_AGREE = 1e-6
 FUNCTIONS = ("build_model", "collate", "forward", "loss_sum", "metrics")
 
 
@@ -135,9 +139,23 @@ def augmenter(workload: Workload) -> Augmenter:
     return cast(Augmenter, workload)
 
 
-def unit_of(workload: Workload) -> str:
-    """What a supervised unit is called, in the singular."""
-    return str(getattr(workload, "UNIT", TOKEN))
+def unit_of(workload: Workload, counted: Row | None = None) -> str:
+    """What a supervised position is called, in the singular; with a row, as the objective counted it, what counts once
+    in the loss.
+    """
+    called = str(getattr(workload, "UNIT", TOKEN))
+    if counted is None or not (counted.is_weighted or counted.units is not None):
+        return called
+    return f"weighted {called}" if counted.unit == TOKEN else counted.unit
+
+
+def require_weight(workload: Workload, scores: Mapping[str, float], rows: Sequence[Row]) -> None:
+    """Raises WorkloadError where supervised positions do not count the same and the scores do not say their weight."""
+    if "weight" not in scores and any(row.is_weighted for row in rows):
+        raise WorkloadError(
+            f"workload {_name(workload)}: metrics lacks 'weight', what the loss sum of the rows is divided by, which "
+            "is needed where positions are weighted: return it besides loss_sum, correct and units"
+        )
 
 
 def require_same_units(workload: Workload, window: str, units_of_ranks: Sequence[tuple[float, float]]) -> None:
@@ -147,11 +165,18 @@ def require_same_units(workload: Workload, window: str, units_of_ranks: Sequence
     Raises WorkloadError, naming the first rank where they differ: the formula divides by what the corpus counts.
     """
     for rank, (summed, counted) in enumerate(units_of_ranks):
-        if summed != counted:
+        if not _agree(summed, counted):
             raise WorkloadError(
                 f"{window}: workload {_name(workload)} sums the losses of {summed:.15g} units on rank {rank}, where "
                 f"the corpus counts {counted:.15g}: let its loss_sum cover the supervised units and no others"
             )
+
+
+def _agree(summed: float, counted: float) -> bool:
+    """Weights may have been added up in another order, or in float32; of whole numbers one is never lost."""
+    if isinstance(counted, int) or float(counted).is_integer():
+        return abs(summed - counted) <= WEIGHTS_AGREE * min(counted, 1000)
+    return math.isclose(summed, counted, rel_tol=WEIGHTS_AGREE)
 
 
 def _require_callable(module: ModuleType, name: str, protocol: type) -> None:
