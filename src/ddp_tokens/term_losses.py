@@ -1,6 +1,5 @@
 """The terms of a batch's loss, as a workload gives them: held to what was declared, in the order of TERMS."""
 
-import math
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -9,10 +8,9 @@ import torch
 from ddp_tokens.errors import WorkloadError
 from ddp_tokens.normalization import global_token_loss
 from ddp_tokens.terms import Term, require_denominator
-from ddp_tokens.workloads import Several, Workload, terms_of
+from ddp_tokens.workloads import Several, Workload, agree, terms_of
 
 Sums = tuple[torch.Tensor, ...]
-CLOSE = 1e-6  # of units that are no whole numbers, which a batch may add up in float32
 
 
 def sums_of_terms(
@@ -61,15 +59,9 @@ def require_same_units_of_terms(
     """
     for rank, (own, rows) in enumerate(zip(summed, counted, strict=True)):
         for term, of_batches, of_rows in zip(terms, own, rows, strict=True):
-            if not _same(of_batches, of_rows):
+            if not agree(of_batches, of_rows):
                 raise WorkloadError(
                     f"{window}: loss_terms sums {of_batches:.15g} units of term '{term.name}' on rank {rank}, where "
                     f"its rows count {of_rows:.15g} by unit {term.unit}: let both cover the same, or define "
                     "denominators(row)"
                 )
-
-
-def _same(one: float, other: float) -> bool:
-    if one.is_integer() and other.is_integer():
-        return one == other
-    return math.isclose(one, other, rel_tol=CLOSE)
