@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any
 
 import torch
@@ -123,13 +123,14 @@ class _RowByRow:
         of_once = {name: gradient for name, (_, _, gradient) in self.once.items()}
         found = {place: of_once.get(place[0], of) for place, of in self.found.items()}
         used = {name for gradients in found.values() for name in gradients}
+        return {place: self._whole(gradients, used) for place, gradients in found.items()}
+
+    def _whole(self, gradients: Gradients, used: Set[str]) -> Gradients:
+        """A copy for each place: a file of tensors takes none that share memory."""
         return {
-            place: {
-                name: of[name] if name in of else torch.zeros_like(p)
-                for name, p in self.parameters.items()
-                if name in used
-            }
-            for place, of in found.items()
+            name: gradients[name].clone() if name in gradients else torch.zeros_like(parameter)
+            for name, parameter in self.parameters.items()
+            if name in used
         }
 
 

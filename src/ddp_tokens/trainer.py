@@ -85,10 +85,10 @@ def train(
     A global record holds `step`, `units` (the denominator), `loss_sum` and `loss`, the mean over all supervised units
     of the window, and besides, each where there is such a thing: `terms`, by name their `sum`, `units`, `mean` and
     `coefficient`, of which `loss` is made then, where `units` and `loss_sum` are those of the first; `correct`, of the
-    units, or where these are weighted of the positions `counted`; `lr`, with a schedule;
-    `gradient_norm`, that of the window before clipping and without the loss scale, None where it overflowed; `scale`,
-    of the losses, and `skipped`, whether an overflow kept the update from being made. A rank's record holds its row
-    ids per microbatch, its units and its loss sum.
+    units, or where these are weighted of the positions `counted`; `lr`, with a schedule; `gradient_norm`, that of the
+    window before clipping and without the loss scale, None where it overflowed; `scale`, of the losses, and `skipped`,
+    whether an overflow kept the update from being made. A rank's record holds its row ids per microbatch, its units
+    and its loss sum.
     Raises on every rank alike: EmptyWindowError, before any backward, when a window has no supervised unit;
     before the update is applied, WorkloadError when the workload sums over other units than the corpus counts, and
     DivergedError when the loss or, with `clip_norm`, the gradient's norm is not a number. With a loss scale, only the
@@ -109,13 +109,11 @@ def train(
         right = _Right(workload)
         left = objective.accumulate(model, batches, counts, world, progress, how.precision, right.add)
         sums = objective.sums(name, left, right.count(own), counts, world)
-        losses, of_positions = sums[: len(left.sums)], sums[len(left.sums) :]
+        losses = sums[: len(left.sums)]
         for loss in losses:
             _require_finite("loss", loss, step, how.precision.dtype == torch.float16)
         record = {"step": step} | objective.record(losses, counts)
-        if of_positions:
-            correct, counted = map(int, of_positions)
-            record |= {"correct": correct} | ({"counted": counted} if counted != record["units"] else {})
+        record |= _Right.told(sums[len(losses) :], record["units"])
         with progress.spent(OPTIMIZER):
             record |= _update(model, state.optimizer, how, step)
         if step == until:
@@ -143,6 +141,14 @@ class _Right:
             return []
         positions = sum(supervised_positions(row) for microbatch in own for row in microbatch)
         return [float(torch.stack(self.counts).sum()), float(positions)]
+
+    @staticmethod
+    def told(of_ranks: Sequence[float], units: float) -> dict[str, int]:
+        """For the record, from the two numbers over all ranks."""
+        if not of_ranks:
+            return {}
+        correct, counted = map(int, of_ranks)
+        return {"correct": correct} | ({"counted": counted} if counted != units else {})
 
 
 def _update(model: DistributedDataParallel, optimizer: torch.optim.Optimizer, how: How, step: int) -> dict[str, Any]:
