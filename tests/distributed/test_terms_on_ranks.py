@@ -1,20 +1,17 @@
 """A loss of three terms on real ranks: right in both dtypes, and each mistake refused and named."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from ddp_tokens.checks.gradient_terms import terms_told
 from ddp_tokens.checks.verdict import FAIL, PASS
 from ddp_tokens.config_reading import load_experiment
 from ddp_tokens.control_settings import require_suitable
-from ddp_tokens.controls.gradient_cases import PARITY, RIGHT, TERMWISE, VARIANTS, case_layout, ranks_layout
-from ddp_tokens.controls.judge import count_windows, judge_gradient
+from ddp_tokens.controls.gradient_cases import PARITY, RIGHT, VARIANTS, case_layout, ranks_layout
+from ddp_tokens.controls.judge import judge_gradient
 from ddp_tokens.controls.prepare import _write_case
 from ddp_tokens.controls.ranks import run_variant
-from ddp_tokens.controls.term_cases import TERM_CASES, TERMS
-from ddp_tokens.layout import Layout
+from ddp_tokens.controls.term_cases import TERM_CASES
 from ddp_tokens.world import World
 from tests.distributed.ranks import run_ranks
 from tests.helpers import PROJECT

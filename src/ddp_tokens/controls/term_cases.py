@@ -12,20 +12,26 @@ from ddp_tokens.controls.gradient_windows import (
 from ddp_tokens.objective_settings import SEQUENCE, TOKEN
 from ddp_tokens.terms import ONCE, Term
 
-TERMS = (Term("labels", TOKEN), Term("pooled", SEQUENCE, 0.5), Term("weights", ONCE, 0.1))
+TERMS = (Term("labels", TOKEN), Term("pooled", SEQUENCE, 0.3), Term("weights", ONCE, 0.1))
 IN_TERMS = Counting(packed=True, several=True)
 MEANT = "labels per token, a term per sequence, and a regularizer"
 
 
+def with_uneven_rows(units: Units) -> Units:
+    """One microbatch less on rank 0, and a single row in the last of the last rank: all hold other numbers of rows."""
+    *others, last = with_one_microbatch_less_on_rank_0(units)
+    return [*others, [*last[:-1], last[-1][:1]]]
+
+
 def with_an_empty_rank(units: Units) -> Units:
-    return without_units_on_the_last_rank(with_one_microbatch_less_on_rank_0(units))
+    return without_units_on_the_last_rank(with_uneven_rows(units))
 
 
 _case = partial(Case, accumulation=3, batch=2, counting=IN_TERMS)
 UNEVEN = {
     size: _case(
         *(f"terms_w{size}", size),
-        change=with_one_microbatch_less_on_rank_0,
+        change=with_uneven_rows,
         special=f"one microbatch less on rank 0; {MEANT}",
     )
     for size in (2, 3)
