@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ddp_tokens.corpora.rows import Row
-from ddp_tokens.formulas import Counts, WindowFacts, exact, window_facts
 from ddp_tokens.objective_settings import DOCUMENT, TOKEN
 from ddp_tokens.plan import Plan, microbatches_of
 from ddp_tokens.terms import Term, counted, sequences_in, with_shares
+from ddp_tokens.window_facts import Counts, WindowFacts, exact, window_facts
 
 Window = list[list[list[Row]]]  # [rank][microbatch][row]
 # Of the terms that a workload counts itself, by name and case: `units` by rank and microbatch, and `previous_units`.

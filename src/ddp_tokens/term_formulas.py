@@ -14,9 +14,10 @@ from fractions import Fraction
 from typing import Any
 
 from ddp_tokens import formulas
-from ddp_tokens.formulas import NOT_A_NUMBER, RIGHT, Formula, Variants, Weights, WindowFacts
+from ddp_tokens.formulas import NOT_A_NUMBER, RIGHT, Formula, Variants, Weights
 from ddp_tokens.term_facts import TermsFacts
 from ddp_tokens.terms import Term, as_formula
+from ddp_tokens.window_facts import WindowFacts
 
 Factors = Mapping[str, Fraction | int]
 # The only ones of a window that can be made with a term that counts once alone: others have names of their own.

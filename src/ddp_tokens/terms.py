@@ -15,6 +15,7 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
+from ddp_tokens.corpora.locked_rows import changed
 from ddp_tokens.corpora.objective import document_of, weights_of_documents
 from ddp_tokens.corpora.rows import Row, position_weights, supervised
 from ddp_tokens.errors import WorkloadError
@@ -110,7 +111,7 @@ def with_shares(rows: Mapping[str, Row], terms: Iterable[Term]) -> Mapping[str, 
         return rows
     criterion = next(iter(rows.values())).criterion
     whole = weights_of_documents((row.raw for row in rows.values()), criterion)
-    return {name: replace(row, share=_share(row, whole[document_of(row)])) for name, row in rows.items()}
+    return changed(rows, lambda row: replace(row, share=_share(row, whole[document_of(row)])))
 
 
 def _share(row: Row, whole: float) -> float:

@@ -47,6 +47,7 @@ ROOMS = [
     "sampler",
     "normalization",
     "terms",
+    "window_facts",
     "formulas",
     "term_facts",
     "term_formulas",

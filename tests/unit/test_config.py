@@ -173,7 +173,15 @@ WRONG_TYPES_AND_RANGES = {
     "batch: 2.5": "field 'batch'",
     "accumulation: 0": "field 'accumulation'",
     "world_size: 0": "field 'world_size'",
-    "sharding: random": "field 'sharding': Input should be 'by_length', 'by_index' or 'by_epoch' (got 'random')",
+    "sharding: random": "field 'sharding': Input should be 'by_length', 'by_index', 'by_epoch' or 'by_document' (got "
+    "'random')",
+    "unit: word": "field 'unit': Input should be 'token', 'sequence', 'document' or 'sample' (got 'word')",
+    "class_weights: 2": "field 'class_weights': a list is needed (got 2)",
+    "class_weights: [1]": "field 'class_weights': the list is too short (got [1])",
+    "class_weights: [1, -1]": "field 'class_weights.1': Input should be greater than or equal to 0 (got -1)",
+    "class_weights: [1, .nan]": "field 'class_weights.1': Input should be a finite number (got nan)",
+    "label_smoothing: 1": "field 'label_smoothing': Input should be less than 1 (got 1)",
+    "strategy: fsdp": "field 'strategy': Input should be 'ddp', 'fsdp2' or 'zero1' (got 'fsdp')",
     "device: gpu": "field 'device'",
     "backend: mpi": "field 'backend'",
     "backend: nccl": "backend nccl needs device cuda",
@@ -264,7 +272,7 @@ NUMBERS = sorted(
 @pytest.mark.parametrize(("path", "kind"), NUMBERS, ids=lambda part: part if isinstance(part, str) else ".".join(part))
 def test_a_boolean_is_no_number(load, path, kind):
     """YAML's `batch: yes` would be read as 1."""
-    in_a_list = path[-1] in ("counts_before", "counts_after", "losses", "betas", "processes", "stages")
+    in_a_list = path[-1] in ("counts_before", "counts_after", "losses", "betas", "processes", "stages", "class_weights")
     value = {"train": 1, "test": 1} if kind == "own_images" else {}
     value |= {path[-1]: [True, 1] if in_a_list else True}
     value |= {"kind": kind} if kind else {}

@@ -22,6 +22,7 @@ VALUES = {  # where 1 is no value of the field
     "betas": "[0.8, 0.9]",
     "processes": "[1, 2]",
     "stages": "[4, 8]",
+    "class_weights": "[1, 2]",
 }
 
 

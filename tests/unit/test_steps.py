@@ -239,7 +239,13 @@ EDITS = {
     "README.md": set(),
     "src/ddp_tokens/gradients.py": set(),  # entry of a step that is not among the probed ones
     "src/ddp_tokens/prepare.py": {"prepare"},
-    "src/ddp_tokens/corpora/generated.py": {"prepare", "reference", "interrupt"},  # the package imports it
+    "src/ddp_tokens/corpora/generated.py": {
+        "prepare",
+        "reference",
+        "check_loss",
+        "interrupt",
+        "exercise",
+    },  # the package imports it
     "src/ddp_tokens/normalization.py": {"check_loss", "interrupt", "exercise"},
     "src/ddp_tokens/workloads/token_labels.py": {"reference", "interrupt"},
     "workflow_scripts/check_loss.py": {"check_loss"},

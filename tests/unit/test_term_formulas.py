@@ -11,7 +11,7 @@ import pytest
 
 from ddp_tokens import formulas
 from ddp_tokens.checks.meanings import MEANINGS
-from ddp_tokens.formulas import KNOWN_WRONG, WindowFacts
+from ddp_tokens.formulas import KNOWN_WRONG
 from ddp_tokens.term_facts import facts_of_terms, terms_facts
 from ddp_tokens.term_formulas import (
     OF_TERMS,
@@ -26,6 +26,7 @@ from ddp_tokens.term_formulas import (
     right_on,
 )
 from ddp_tokens.terms import Term
+from ddp_tokens.window_facts import WindowFacts
 from tests.helpers import make_row
 
 TERMS = (Term("lm", "token"), Term("aux", "sequence", 3.0), Term("l2", "once", 0.5))

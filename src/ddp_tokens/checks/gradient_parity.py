@@ -35,14 +35,7 @@ from ddp_tokens.corpora.lock import read_corpus
 from ddp_tokens.corpora.objective import unit_in
 from ddp_tokens.errors import PREPARE_AGAIN, PlanError
 from ddp_tokens.files import digests, read_json
-from ddp_tokens.formulas import (
-    KNOWN_WRONG,
-    RIGHT,
-    Formula,
-    WindowFacts,
-    alike_across,
-    window_facts,
-)
+from ddp_tokens.formulas import KNOWN_WRONG, RIGHT, Formula, alike_across
 from ddp_tokens.layout import DTYPES, FLOAT64, PARTS
 from ddp_tokens.normalization import FORMULAS, TOKEN_MEAN
 from ddp_tokens.objective_settings import TOKEN
@@ -50,6 +43,7 @@ from ddp_tokens.plan import windows_to_compare
 from ddp_tokens.term_facts import ByWorkload, TermsFacts, facts_of_terms
 from ddp_tokens.term_formulas import alike_on, excluded_by, made_in_every_term, objective_told, possible_on, right_on
 from ddp_tokens.terms import Term
+from ddp_tokens.window_facts import WindowFacts, window_facts
 
 BY_NAME = {formula.name: formula for formula in (RIGHT, *KNOWN_WRONG)}
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
-from typing import Any
+from typing import cast
 
 import torch
 
@@ -13,6 +13,7 @@ from ddp_tokens.controls.term_cases import TERMS
 from ddp_tokens.corpora.lock import ImageShape, Shape
 from ddp_tokens.corpora.rows import UNSUPERVISED, Row
 from ddp_tokens.labelled import Batch, of_tokens
+from ddp_tokens.workloads import token_labels
 from ddp_tokens.workloads.token_labels import TokenLabeller
 
 Outputs = tuple[torch.Tensor, torch.Tensor]
@@ -28,18 +29,22 @@ class InSequences(Batch):
     sequences: int
 
 
-class Regularized(TokenLabeller):
-    def forward(self, tokens: torch.Tensor, padding: torch.Tensor) -> Any:
+class Regularized(torch.nn.Module):
+    def __init__(self, labeller: TokenLabeller) -> None:
+        super().__init__()
+        self.labeller = labeller
+
+    def forward(self, *inputs: torch.Tensor) -> Outputs:
         """Logits, and half the sum of the squares of all weights, computed here so that DDP sees them used."""
         squares = torch.stack([(parameter**2).sum() for parameter in self.parameters()])
-        return super().forward(tokens, padding), squares.sum() / 2
+        return self.labeller(*inputs), squares.sum() / 2
 
 
 class InTerms:
     TERMS = TERMS
 
     def build_model(self, settings: Model, shape: Shape | ImageShape) -> torch.nn.Module:
-        return Regularized(*of_tokens("token_labels", settings, shape))
+        return Regularized(TokenLabeller(*of_tokens("token_labels", settings, shape)))
 
     def collate(self, rows: Sequence[Row], device: torch.device | str = "cpu") -> InSequences:
         batch = labelled.collate(rows)
@@ -53,8 +58,7 @@ class InTerms:
         return InSequences(**known, sequence=sequence, sequences=number).to(device)
 
     def forward(self, model: torch.nn.Module, batch: InSequences) -> Outputs:
-        outputs: Outputs = model(batch.tokens, batch.padding)
-        return outputs
+        return cast(Outputs, token_labels.forward(model, batch))
 
     def loss_terms(self, outputs: Outputs, batch: InSequences) -> dict[str, tuple[torch.Tensor, float]]:
         logits, squares = outputs

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ddp_tokens.config import Experiment
-from ddp_tokens.corpora.rows import PLAIN, UNSUPERVISED, Criterion, Row, position_weights
+from ddp_tokens.corpora.rows import PLAIN, UNSUPERVISED, Criterion, Row, position_weights, supervised_positions
 from ddp_tokens.errors import PREPARE_AGAIN, CorpusError
 from ddp_tokens.objective_settings import DOCUMENT, SAMPLE, SEQUENCE, TOKEN
 
@@ -104,10 +104,27 @@ def _criteria(one: Objective, other: Objective) -> Iterator[tuple[str, Any, Any]
 
 
 def weights_of_documents(rows: Iterable[Row], criterion: Criterion) -> dict[str, float]:
+    """The sums are rounded once, whatever the order of the rows; of each document a few numbers are in memory."""
     found: dict[str, list[float]] = defaultdict(list)
     for row in rows:
-        found[document_of(row)].extend(position_weights(replace(row, criterion=criterion)))
-    return {name: math.fsum(weights) for name, weights in found.items()}
+        row, sums = replace(row, criterion=criterion), found[document_of(row)]
+        is_weighted = row.weights is not None or criterion.class_weights is not None
+        for weight in position_weights(row) if is_weighted else [float(supervised_positions(row))]:
+            _add_exactly(sums, weight)
+    return {name: math.fsum(sums) for name, sums in found.items()}
+
+
+def _add_exactly(sums: list[float], value: float) -> None:
+    """`sums` do not overlap, and add up to all values without rounding, as inside math.fsum (Shewchuk 1997)."""
+    kept = 0
+    for other in sums:
+        larger, smaller = (value, other) if abs(value) >= abs(other) else (other, value)
+        value = larger + smaller
+        rest = smaller - (value - larger)
+        if rest:
+            sums[kept] = rest
+            kept += 1
+    sums[kept:] = [value]
 
 
 def document_of(row: Row) -> str:

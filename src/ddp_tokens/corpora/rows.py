@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # reading the Snakefile needs no NumPy
@@ -91,9 +92,19 @@ class Row:
         return self if self.given is None else self.given
 
 
-def next_tokens(tokens: tuple[int, ...]) -> tuple[int, ...]:
-    """Labels for a language model: at each position the token that comes next, at the last none."""
-    return (*tokens[1:], UNSUPERVISED)
+def next_tokens(tokens: tuple[int, ...], starts: tuple[int, ...] | None = None) -> tuple[int, ...]:
+    """Labels for a language model: at each position the token that comes next, at the last of each sequence none."""
+    labels = [*tokens[1:], UNSUPERVISED]
+    for start in (starts or ())[1:]:
+        labels[start - 1] = UNSUPERVISED
+    return tuple(labels)
+
+
+def longest_sequence(row: Row) -> int:
+    """In tokens: of a packed row, of its longest sequence."""
+    if row.starts is None:
+        return len(row.tokens)
+    return max(end - start for start, end in pairwise((*row.starts, len(row.tokens))))
 
 
 def position_weights(row: Row) -> list[float]:
