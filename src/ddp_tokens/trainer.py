@@ -87,8 +87,7 @@ def train(
     `coefficient`, of which `loss` is made then, where `units` and `loss_sum` are those of the first; `correct`, of the
     units, or where these are weighted of the positions `counted`; `lr`, with a schedule; `gradient_norm`, that of the
     window before clipping and without the loss scale, None where it overflowed; `scale`, of the losses, and `skipped`,
-    whether an overflow kept the update from being made. A rank's record holds its row ids per microbatch, its units
-    and its loss sum.
+    whether an overflow kept the update from being made. A rank's record holds its row ids per microbatch and its sums.
     Raises on every rank alike: EmptyWindowError, before any backward, when a window has no supervised unit;
     before the update is applied, WorkloadError when the workload sums over other units than the corpus counts, and
     DivergedError when the loss or, with `clip_norm`, the gradient's norm is not a number. With a loss scale, only the
@@ -109,17 +108,15 @@ def train(
         right = _Right(workload)
         left = objective.accumulate(model, batches, counts, world, progress, how.precision, right.add)
         sums = objective.sums(name, left, right.count(own), counts, world)
-        losses = sums[: len(left.sums)]
-        for loss in losses:
-            _require_finite("loss", loss, step, how.precision.dtype == torch.float16)
+        losses, of_positions = sums[: len(left.sums)], sums[len(left.sums) :]
+        _require_finite("loss", sum(losses), step, how.precision.dtype == torch.float16)
         record = {"step": step} | objective.record(losses, counts)
-        record |= _Right.told(sums[len(losses) :], record["units"])
+        record |= _Right.told(of_positions, record["units"])
         with progress.spent(OPTIMIZER):
             record |= _update(model, state.optimizer, how, step)
         if step == until:
             share_buffers(model)
-        about = {"step": step, "rows": window[world.rank]}
-        state.rank_history.append(about | objective.record_of_rank(left, counts))
+        state.rank_history.append({"step": step, "rows": window[world.rank]} | objective.record_of_rank(left, counts))
         state.history.append(record)
         yield record
 
@@ -133,7 +130,8 @@ class _Right:
 
     def add(self, outputs: Any, batch: Any) -> None:
         if self.counter is not None:
-            self.counts.append(self.counter.correct(outputs.detach(), batch))
+            with torch.no_grad():
+                self.counts.append(self.counter.correct(outputs, batch))
 
     def count(self, own: Sequence[Sequence[Row]]) -> list[float]:
         """Two numbers, how many and of how many positions, or none where nobody counts."""
