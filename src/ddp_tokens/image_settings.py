@@ -3,16 +3,24 @@
 from typing import Any
 
 from ddp_tokens.corpus_settings import Images, OwnImages
-from ddp_tokens.training_settings import ResNet
+from ddp_tokens.training_settings import OwnModel, ResNet
+from ddp_tokens.workload_names import is_own
 
 # The kinds of work that come with the project, and whether their rows are images.
 OF_IMAGES = {"token_labels": False, "causal_lm": False, "images": True}
 
 
 def require_images(experiment: Any) -> None:
-    """Raises ValueError where corpus, model, workload and augmentation do not go together."""
+    """Raises ValueError where corpus, model, workload and augmentation do not go together. A user's own workload builds
+    the model that its rows need.
+    """
     of_images = isinstance(experiment.corpus, Images | OwnImages)
-    if isinstance(experiment.model, ResNet) != of_images:
+    own = is_own(experiment.workload)
+    if isinstance(experiment.model, OwnModel) and not own:
+        raise ValueError(
+            f"model own needs a workload of your own, such as path/to/mine.py:MyWork, not {experiment.workload}"
+        )
+    if isinstance(experiment.model, ResNet) != of_images and not own:
         raise ValueError(
             f"model {experiment.model.kind} does not go with corpus {experiment.corpus.kind}: images need model.kind "
             "resnet and workload images, tokens need model.kind transformer"

@@ -1,6 +1,6 @@
 """The terms of a batch's loss, as a workload gives them: held to what was declared, in the order of TERMS."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -18,13 +18,23 @@ def sums_of_terms(
 ) -> tuple[Sums, tuple[float, ...]]:
     """Sum and number of units of each term. Raises WorkloadError where loss_terms gives others than TERMS names."""
     found = cast(Several, workload).loss_terms(outputs, batch)
+    if not isinstance(found, Mapping):
+        raise WorkloadError(
+            f"loss_terms returns a {type(found).__name__}: let it return sum and number by name of a term"
+        )
     missing = [term.name for term in terms if term.name not in found]
     more = [name for name in found if name not in {term.name for term in terms}]
     for names, does in ((missing, "lacks"), (more, "adds")):
         if names:
             raise WorkloadError(f"loss_terms {does} {', '.join(names)}: let it give exactly the terms that TERMS names")
     for term in terms:
-        total, number = found[term.name]
+        given = found[term.name]
+        if not isinstance(given, tuple | list) or len(given) != 2 or not isinstance(given[0], torch.Tensor):
+            raise WorkloadError(
+                f"loss_terms gives term '{term.name}' as a {type(given).__name__}: let it be two values, a SUM as a tensor "
+                "and a number of units"
+            )
+        total, number = given
         require_denominator(number, f"loss_terms, term '{term.name}'")
         if total.numel() != 1:
             raise WorkloadError(

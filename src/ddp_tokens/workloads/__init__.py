@@ -4,6 +4,7 @@ import importlib
 import inspect
 import math
 from collections.abc import Mapping, Sequence, Set
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol, cast
 
@@ -14,7 +15,9 @@ from ddp_tokens.config import Model
 from ddp_tokens.corpora.lock import ImageShape, Shape
 from ddp_tokens.corpora.rows import TOKEN, Row
 from ddp_tokens.errors import WorkloadError
+from ddp_tokens.own_work import load_own
 from ddp_tokens.terms import CountsRow, Term, require_terms
+from ddp_tokens.workload_names import place_of
 
 
 class Workload(Protocol):
@@ -90,26 +93,30 @@ FUNCTIONS = ("build_model", "collate", "forward", "loss_sum", "metrics")
 
 
 def load(name: str) -> Workload:
-    """Raises WorkloadError when the file lacks a function of Workload, or one cannot be called as it is called here."""
-    module = importlib.import_module(f"{__name__}.{name}")
+    """`name`: as the experiment gives it. Raises WorkloadError when it lacks a function of Workload, or one cannot be
+    called as it is called here, and for whatever a user's file raises.
+    """
+    place = place_of(name)
+    found: Any = load_own(place) if place.is_own else importlib.import_module(f"{__name__}.{name}")
+    where = name if place.is_own else found.__file__
     for function in FUNCTIONS:
-        if function != "loss_sum" or not hasattr(module, "TERMS"):
-            _require_callable(module, function, Workload)
-    require_several(module)
+        if function != "loss_sum" or not hasattr(found, "TERMS"):
+            _require_callable(found, where, function, Workload)
+    require_several(found, where)
     for function, protocol in OPTIONAL.items():
-        if hasattr(module, function):
-            _require_callable(module, function, protocol)
-    return cast(Workload, module)
+        if hasattr(found, function):
+            _require_callable(found, where, function, protocol)
+    return cast(Workload, found)
 
 
-def require_several(module: ModuleType) -> None:
+def require_several(workload: Any, where: str) -> None:
     """Raises WorkloadError when a loss of several terms is not declared as it must be."""
-    if not hasattr(module, "TERMS"):
+    if not hasattr(workload, "TERMS"):
         return
-    require_terms(module.TERMS, str(module.__file__))
-    _require_callable(module, "loss_terms", Several)
-    if hasattr(module, "denominators"):
-        _require_callable(module, "denominators", CountsRows)
+    require_terms(workload.TERMS, where)
+    _require_callable(workload, where, "loss_terms", Several)
+    if hasattr(workload, "denominators"):
+        _require_callable(workload, where, "denominators", CountsRows)
 
 
 def terms_of(workload: Workload) -> tuple[Term, ...]:
@@ -179,19 +186,27 @@ def agree(summed: float, counted: float) -> bool:
     return math.isclose(summed, counted, rel_tol=WEIGHTS_AGREE)
 
 
-def _require_callable(module: ModuleType, name: str, protocol: type) -> None:
+def _require_callable(workload: Any, where: str, name: str, protocol: type) -> None:
     needed = list(inspect.signature(getattr(protocol, name)).parameters)[1:]
     call = f"{name}({', '.join(needed)})"
-    function = getattr(module, name, None)
+    function = getattr(workload, name, None)
     if not callable(function):
-        raise WorkloadError(f"{module.__file__} has no function {name}: define {call}")
+        raise WorkloadError(f"{where} has no function {name}: define {call}{_classes_in(workload, name)}")
     try:
         inspect.signature(function).bind(*needed)
     except (TypeError, ValueError) as error:
         raise WorkloadError(
-            f"{module.__file__}: {name} cannot be called as {call} ({error}): let it take these arguments"
+            f"{where}: {name} cannot be called as {call} ({error}): let it take these arguments"
         ) from None
 
 
+def _classes_in(workload: Any, function: str) -> str:
+    """A module whose class has the function was meant to be given with it."""
+    classes = vars(workload).items() if isinstance(workload, ModuleType) else ()
+    name = next((name for name, value in classes if isinstance(value, type) and hasattr(value, function)), None)
+    return f", or name the class that has it, {name}, after a colon" if name else ""
+
+
 def _name(workload: Workload) -> str:
-    return getattr(workload, "__name__", type(workload).__name__).rpartition(".")[2]
+    """Of a file, without its folder; of an object, its class."""
+    return Path(str(workload.__file__)).stem if isinstance(workload, ModuleType) else type(workload).__name__
