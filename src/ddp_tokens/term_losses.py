@@ -31,8 +31,8 @@ def sums_of_terms(
         given = found[term.name]
         if not isinstance(given, tuple | list) or len(given) != 2 or not isinstance(given[0], torch.Tensor):
             raise WorkloadError(
-                f"loss_terms gives term '{term.name}' as a {type(given).__name__}: let it be two values, a SUM as a tensor "
-                "and a number of units"
+                f"loss_terms gives term '{term.name}' as a {type(given).__name__}: let it be two values, a SUM as a "
+                "tensor and a number of units"
             )
         total, number = given
         require_denominator(number, f"loss_terms, term '{term.name}'")

@@ -28,16 +28,17 @@ def try_terms(name: str, workload: Workload, model: torch.nn.Module, row: Row, d
     units = counted(terms, [row], counter_of_rows(workload))
     for place, (term, number) in enumerate(zip(terms, units, strict=True)):
         _require_usable(name, term, once[place], number)
-        expected = float(once[place]) * (1 if term.is_once else 2)
-        _require(name, term, row, once[place], "twice", twice[place], expected)
+        value, doubled = (float(total.detach()) for total in (once[place], twice[place]))
+        expected = value if term.is_once else 2 * value
+        _require(name, term, row, value, "twice", doubled, expected)
         if heavier and term.unit == TOKEN:
-            _require(name, term, row, once[place], "with its weights doubled", heavier[place], expected)
+            _require(name, term, row, value, "with its weights doubled", float(heavier[place].detach()), expected)
 
 
 def _require_usable(name: str, term: Term, total: torch.Tensor, units: float) -> None:
-    if not math.isfinite(total):
+    if not math.isfinite(float(total.detach())):
         raise WorkloadError(
-            f"workload {name}: term '{term.name}' is {float(total)} with the initial weights: mend the loss, or start "
+            f"workload {name}: term '{term.name}' is {float(total.detach())} with the initial weights: mend the loss, or start "
             "from smaller weights in build_model"
         )
     if units > 0 and not total.requires_grad:
@@ -47,12 +48,10 @@ def _require_usable(name: str, term: Term, total: torch.Tensor, units: float) ->
         )
 
 
-def _require(
-    name: str, term: Term, row: Row, once: torch.Tensor, how: str, found: torch.Tensor, expected: float
-) -> None:
+def _require(name: str, term: Term, row: Row, once: float, how: str, found: float, expected: float) -> None:
     if math.isclose(found, expected, rel_tol=TOLERANCE, abs_tol=1e-9):
         return
-    values = f"row '{row.id}' has {float(once):.6g} in term '{term.name}', and {how} {float(found):.6g}"
+    values = f"row '{row.id}' has {once:.6g} in term '{term.name}', and {how} {found:.6g}"
     if term.is_once:
         raise WorkloadError(f"workload {name}: {values}, although the term counts once: let it depend on no row")
     remedy = "let loss_terms return the SUM over the term's units, never a mean"
