@@ -29,8 +29,9 @@ from ddp_tokens.errors import EmptyWindowError
 from ddp_tokens.files import write_json
 from ddp_tokens.inputs import Prepared, initial_model
 from ddp_tokens.layout import Layout
-from ddp_tokens.normalization import MEAN_OF_MEANS, TOKEN_MEAN, global_token_loss, mean_of_means_loss
+from ddp_tokens.normalization import MEAN_OF_MEANS, TOKEN_MEAN
 from ddp_tokens.objective_settings import TOKEN
+from ddp_tokens.objectives import objective_of
 from ddp_tokens.options import parse, run_as_program
 from ddp_tokens.other_units import counted_by
 from ddp_tokens.plan import microbatches_of, windows_to_compare
@@ -38,9 +39,8 @@ from ddp_tokens.rank_failure import Watch, explaining, watched
 from ddp_tokens.reference import DTYPES, gradients_of, named_gradients
 from ddp_tokens.tensors import save_tensors
 from ddp_tokens.watching import end_with, starters_of_rank
-from ddp_tokens.window import accumulate, count_window, sums_of_window
 from ddp_tokens.window_trace import trace
-from ddp_tokens.workloads import Workload, load
+from ddp_tokens.workloads import Workload, load, terms_of
 from ddp_tokens.world import World, require_size, world_from_environment
 
 PROGRAM = "ddp_tokens.gradients"
@@ -125,34 +125,25 @@ def gradients_left_by(
 def token_mean(
     model: DistributedDataParallel, workload: Workload, microbatches: Microbatches, name: str, world: World
 ) -> None:
-    """As training does it: one all-reduce of the count, then W * S_r / N."""
-    local, total = count_window(microbatches, name, world.device)
-    normalize = partial(global_token_loss, global_count=total, world_size=world.size)
-    _through(model, workload, microbatches, name, world, local, normalize)
+    """As training does it: one all-reduce of the counts, then W * S_r / N."""
+    objective = objective_of(workload)
+    counts = objective.count(microbatches, name, world.device)
+    batches = [workload.collate(rows, world.device) for rows in microbatches]
+    left = objective.accumulate(model, batches, counts, world, progress_told())
+    objective.sums(name, left, (), counts, world)
 
 
 def mean_of_means(
     model: DistributedDataParallel, workload: Workload, microbatches: Microbatches, name: str, world: World
 ) -> None:
-    """The known mistake: S_r / N_r of tokens, as the usual loop makes it whatever the unit."""
-    [microbatches] = counted_by([microbatches], TOKEN)
-    local, _ = count_window(microbatches, name, world.device)
-    _through(model, workload, microbatches, name, world, local, partial(mean_of_means_loss, local_count=local))
-
-
-def _through(
-    model: DistributedDataParallel,
-    workload: Workload,
-    microbatches: Microbatches,
-    name: str,
-    world: World,
-    counted: float,
-    normalize: Callable[[torch.Tensor], torch.Tensor],
-) -> None:
-    """Raises WorkloadError on every rank alike when the workload sums over other units than the corpus counts."""
+    """The known mistake: S_r / N_r of tokens, as the usual loop makes it whatever the unit; of several terms, each."""
+    if not terms_of(workload):
+        [microbatches] = counted_by([microbatches], TOKEN)
+    objective = objective_of(workload)
+    counts = objective.count(microbatches, name, world.device)
     batches = [workload.collate(rows, world.device) for rows in microbatches]
-    loss_sum, units = accumulate(model, workload, batches, normalize, progress_told())
-    sums_of_window(workload, name, [loss_sum], units, counted, world)
+    left = objective.accumulate_means_of_ranks(model, batches, counts, progress_told())
+    objective.sums(name, left, (), counts, world)
 
 
 WAYS: Mapping[str, Way] = {TOKEN_MEAN: token_mean, MEAN_OF_MEANS: mean_of_means}

@@ -16,7 +16,8 @@ from ddp_tokens.layout import Layout
 from ddp_tokens.plan import Plan, dealt, read_plan
 from ddp_tokens.steps import dump
 from ddp_tokens.tensors import fits, load_tensors, load_weights
-from ddp_tokens.workloads import Workload
+from ddp_tokens.terms import require_unit, with_shares
+from ddp_tokens.workloads import Workload, load, terms_of
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,9 @@ def read_prepared(experiment: Experiment, at: Layout, repartitioned: bool = Fals
 
     `repartitioned`: the plan may have been made for another number of ranks; its windows are dealt to this one.
     """
-    rows, lock = read_corpus(at.rows, at.lock)
+    read, lock = read_corpus(at.rows, at.lock)
     settings = dump(experiment)
+    rows = counted_for_terms(experiment, read, lock) if "workload" in settings else read
     if "corpus" in settings:
         require_same_source(experiment.corpus, lock, at.lock)
     if "unit" in settings:
@@ -63,6 +65,13 @@ def read_prepared(experiment: Experiment, at: Layout, repartitioned: bool = Fals
         plan = read_plan(at.plan, lock["corpus_sha256"], any_size)
         return Prepared(rows, lock, dealt(plan, experiment.world_size), len(plan[0]))
     return Prepared(rows, lock, read_plan(at.plan, lock["corpus_sha256"], settings))
+
+
+def counted_for_terms(experiment: Experiment, rows: Mapping[str, Row], lock: Mapping[str, Any]) -> Mapping[str, Row]:
+    """The rows as a loss of several terms needs them. Raises WorkloadError where the objective has a unit besides."""
+    terms = terms_of(load(experiment.workload))
+    require_unit(terms, unit_in(lock))
+    return with_shares(rows, terms)
 
 
 def require_initial(weights: Path) -> None:
