@@ -24,7 +24,9 @@ def try_terms(name: str, workload: Workload, model: torch.nn.Module, row: Row, d
         return sums_of_terms(workload, terms, workload.forward(model, batch), batch)[0]
 
     once, twice = sums_over(row), sums_over(row, row)
-    heavier = None if row.weights is None else sums_over(replace(row, weights=tuple(2 * weight for weight in row.weights)))
+    heavier = None
+    if row.weights is not None:
+        heavier = sums_over(replace(row, weights=tuple(2 * weight for weight in row.weights)))
     units = counted(terms, [row], counter_of_rows(workload))
     for place, (term, number) in enumerate(zip(terms, units, strict=True)):
         _require_usable(name, term, once[place], number)
