@@ -12,8 +12,9 @@ from ddp_tokens.corpora.lock import ImageShape, Shape, read_corpus, require_same
 from ddp_tokens.corpora.rows import Row
 from ddp_tokens.errors import EvidenceError
 from ddp_tokens.layout import Layout
-from ddp_tokens.plan import Plan, dealt, read_plan
+from ddp_tokens.plan import Plan, dealt, equally_many_microbatches, read_plan
 from ddp_tokens.steps import dump
+from ddp_tokens.strategy_settings import FSDP2
 from ddp_tokens.tensors import fits, load_tensors, load_weights
 from ddp_tokens.workloads import Workload
 
@@ -53,8 +54,12 @@ def read_prepared(experiment: Experiment, at: Layout, repartitioned: bool = Fals
     if repartitioned:
         any_size = {name: value for name, value in settings.items() if name != "world_size"}
         plan = read_plan(at.plan, lock["corpus_sha256"], any_size)
-        return Prepared(rows, lock, dealt(plan, experiment.world_size), len(plan[0]))
-    return Prepared(rows, lock, read_plan(at.plan, lock["corpus_sha256"], settings))
+        return Prepared(rows, lock, _for_ranks(dealt(plan, experiment.world_size), settings), len(plan[0]))
+    return Prepared(rows, lock, _for_ranks(read_plan(at.plan, lock["corpus_sha256"], settings), settings))
+
+
+def _for_ranks(plan: Plan, settings: Mapping[str, Any]) -> Plan:
+    return equally_many_microbatches(plan) if settings.get("strategy") == FSDP2 else plan
 
 
 def require_initial(weights: Path) -> None:

@@ -11,7 +11,7 @@ from ddp_tokens.determinism import make_deterministic
 from ddp_tokens.inputs import Prepared, initial_model, read_prepared
 from ddp_tokens.layout import Layout
 from ddp_tokens.plan import microbatches_of, windows_to_compare
-from ddp_tokens.tensors import save_tensors, weights_of
+from ddp_tokens.tensors import save_tensors, weights_of, whole
 from ddp_tokens.workloads import Workload, load, require_same_units
 
 DTYPES = {"native": torch.float32, "float64": torch.float64}
@@ -147,8 +147,8 @@ def gradient_of_batches(
 
 
 def gradients_of(model: torch.nn.Module) -> Gradients:
-    """Copies, by parameter name; a parameter without a gradient is left out, which a comparison then reports."""
-    return {name: p.grad.detach().clone() for name, p in model.named_parameters() if p.grad is not None}
+    """Copies, by parameter name, whole where ranks hold parts, for which every rank calls this; a parameter without a gradient is left out, which a comparison then reports."""
+    return {name: whole(p.grad).detach().clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
 def named_gradients(case: str, gradients: Gradients) -> Gradients:
