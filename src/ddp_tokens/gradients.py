@@ -119,9 +119,7 @@ def gradients_left_by(
     return dump
 
 
-def token_mean(
-    model: torch.nn.Module, workload: Workload, microbatches: Microbatches, name: str, world: World
-) -> None:
+def token_mean(model: torch.nn.Module, workload: Workload, microbatches: Microbatches, name: str, world: World) -> None:
     """As training does it: one all-reduce of the count, then W * S_r / N."""
     local, total = count_window(microbatches, name, world.device)
     normalize = partial(global_token_loss, global_count=total, world_size=world.size)

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ddp_tokens.checkpoint_files import parts_of
 from ddp_tokens.config import Experiment
 from ddp_tokens.corpora.lock import ImageShape, Shape, read_corpus, require_same_source, shape_in
 from ddp_tokens.corpora.rows import Row
@@ -15,7 +16,7 @@ from ddp_tokens.layout import Layout
 from ddp_tokens.plan import Plan, dealt, equally_many_microbatches, read_plan
 from ddp_tokens.steps import dump
 from ddp_tokens.strategy_settings import FSDP2
-from ddp_tokens.tensors import fits, load_tensors, load_weights
+from ddp_tokens.tensors import fits, load_weights, load_whole
 from ddp_tokens.workloads import Workload
 
 
@@ -63,7 +64,7 @@ def _for_ranks(plan: Plan, settings: Mapping[str, Any]) -> Plan:
 
 
 def require_initial(weights: Path) -> None:
-    if not weights.is_file():
+    if not parts_of(weights):
         raise EvidenceError(f"{weights} does not exist: run reference first")
 
 
@@ -75,10 +76,10 @@ def initial_model(
     device: str,
     dtype: torch.dtype,
 ) -> torch.nn.Module:
-    """A model with the weights of a file, never with "the same seed"."""
+    """A model with the weights of a file, or of its parts by rank, never with "the same seed"."""
     require_initial(weights)
     model = workload.build_model(experiment.model, shape)
-    tensors = load_tensors(weights)
+    tensors = load_whole(weights)
     if not fits(model, tensors):
         raise EvidenceError(f"{weights} does not fit the model of this experiment: run reference again")
     load_weights(model, tensors)

@@ -15,6 +15,10 @@ def require_strategy(experiment: "Experiment") -> None:
     """Raises ValueError, in one sentence, where another setting does not go with the strategy."""
     if experiment.strategy != FSDP2:
         return
+    if experiment.world_size == 1:
+        raise ValueError(
+            "strategy fsdp2 needs world_size 2 or more: one rank has nobody to share with; set strategy to ddp"
+        )
     if experiment.use_amp and experiment.resolved_amp_dtype == "float16":
         raise ValueError(
             "strategy fsdp2 does not go with float16, whose losses are scaled: each rank would look for an overflow in "

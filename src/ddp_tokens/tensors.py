@@ -7,6 +7,7 @@ import safetensors.torch
 import torch
 from safetensors import SafetensorError
 
+from ddp_tokens.checks.tensor_files import read_whole
 from ddp_tokens.errors import EvidenceError
 from ddp_tokens.files import write_bytes
 
@@ -29,6 +30,14 @@ def load_tensors(path: Path | str) -> dict[str, torch.Tensor]:
     except SafetensorError as error:
         raise EvidenceError(f"{path} is not a whole safetensors file ({error}); make it again") from None
     return tensors
+
+
+def load_whole(path: Path) -> dict[str, torch.Tensor]:
+    """The tensors of a file, or of its parts by rank, put together. Raises EvidenceError as load_tensors."""
+    if path.is_file():
+        return load_tensors(path)
+    arrays = read_whole(path)
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
 def is_sharded(tensor: torch.Tensor) -> bool:
