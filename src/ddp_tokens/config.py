@@ -170,7 +170,8 @@ class Experiment(Section):
     def _consistent(self) -> Self:
         self._require_epochs()
         require_images(self)
-        require_strategy(self)
+        amp_dtype = self.resolved_amp_dtype if self.use_amp else None
+        require_strategy(self.strategy, self.world_size, amp_dtype, self.model)
         self._follow_epochs()
         if self.interrupt_at >= self.steps:
             raise ValueError(

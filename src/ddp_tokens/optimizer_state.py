@@ -57,7 +57,7 @@ def load_state(
 
 
 def empty_state(kinds: Mapping[str, torch.Tensor], parameters: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """A tensor of zeros for each entry NAME/KEY: as its parameter, of which ranks may hold parts, or a single number."""
+    """A tensor of zeros for each entry NAME/KEY: of its parameter's shape, in parts where that is, or one number."""
     return {
         name: torch.zeros_like(parameters[name.rpartition("/")[0]].detach())
         if kind.dim()

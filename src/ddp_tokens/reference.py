@@ -147,7 +147,9 @@ def gradient_of_batches(
 
 
 def gradients_of(model: torch.nn.Module) -> Gradients:
-    """Copies, by parameter name, whole where ranks hold parts, for which every rank calls this; a parameter without a gradient is left out, which a comparison then reports."""
+    """Copies, by parameter name; a parameter without a gradient is left out, which a comparison then reports. Where
+    ranks hold parts, these are put together, for which every rank calls this.
+    """
     return {name: whole(p.grad).detach().clone() for name, p in model.named_parameters() if p.grad is not None}
 
 

@@ -25,7 +25,9 @@ class StartRecord:
 
 
 def take_start(state: TrainingState, when_seeded: Mapping[str, str], world: World) -> StartRecord:
-    """Every rank calls this, right before the first update. Draws nothing. `when_seeded`: the generators' digests after seeding."""
+    """Every rank calls this, right before the first update. Draws nothing. `when_seeded`: the generators' digests after
+    seeding.
+    """
     model = weights_of(state.model)
     optimizer, scalars = split_optimizer(state)
     generators = read_generators(world.device)

@@ -2,8 +2,8 @@
 
 ddp    DistributedDataParallel: every rank holds everything, and gradients are averaged by all-reduce
 zero1  the same, with ZeroRedundancyOptimizer: each rank updates some parameters, and sends them to the others
-fsdp2  fully_shard: each rank holds a part of every tensor; forward and backward gather what they need, and gradients are
-       averaged by reduce-scatter
+fsdp2  fully_shard: each rank holds a part of every tensor; forward and backward gather what they need, and gradients
+       are averaged by reduce-scatter
 
 Each averages gradients over W ranks, so W * S_r / N is prepared for all three alike. What only two of them need is
 imported where it is used: it takes longer to import than a small model takes to train.

@@ -47,13 +47,13 @@ def is_sharded(tensor: torch.Tensor) -> bool:
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor itself; where ranks hold parts of it, all of them put together, for which every rank calls this."""
-    found: torch.Tensor = tensor.full_tensor() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
+    found: torch.Tensor = tensor.full_tensor() if is_sharded(tensor) else tensor
     return found
 
 
 def own_part(tensor: torch.Tensor) -> torch.Tensor:
     """What this rank holds of it."""
-    found: torch.Tensor = tensor.to_local() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
+    found: torch.Tensor = tensor.to_local() if is_sharded(tensor) else tensor
     return found
 
 

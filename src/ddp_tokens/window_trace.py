@@ -57,7 +57,7 @@ def _of_ddp(model: Any, forwards: Forwards) -> Iterator[None]:
 
 @contextmanager
 def _of_parts(model: torch.nn.Module, forwards: Forwards) -> Iterator[None]:
-    """Each module of fully_shard gathers its weights before its forward: until a reduction, gradients are with these."""
+    """Each module of fully_shard gathers its weights before its forward; gradients are with these until a reduction."""
     from torch.distributed.fsdp import FSDPModule
 
     def look_for_gradients(module: torch.nn.Module, *_: Any) -> None:
