@@ -1,8 +1,8 @@
 """What the JSON parts of a checkpoint hold, and whether all of its parts belong together. No torch.
 
 A manifest made anew fits any files. So the parts state themselves what they belong to: common.json the digests of model
-and optimizer, rank-R.json its rank, its update, the digests of its run's identity and of rank-R.safetensors, and of the rank's
-parts of model and optimizer where there are parts.
+and optimizer, rank-R.json its rank, its update, the digests of its run's identity and of rank-R.safetensors, and of the
+rank's parts of model and optimizer where there are parts.
 """
 
 from collections.abc import Mapping, Sequence

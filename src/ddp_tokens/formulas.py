@@ -9,13 +9,15 @@ that knows every G knows what each mistake would leave, and two formulas are the
 wherever there is a unit.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import permutations
 
-from ddp_tokens.corpora.rows import Row, supervised_in
+from ddp_tokens.corpora.rows import Row, position_weights, supervised_in, supervised_positions
 from ddp_tokens.normalization import MEAN_OF_MEANS, TOKEN_MEAN
+from ddp_tokens.objective_settings import TOKEN
+from ddp_tokens.other_units import Rows, are_close, other_windows
 from ddp_tokens.plan import Plan, Window, microbatches_of
 
 Counts = tuple[tuple[Fraction | int, ...], ...]
@@ -32,7 +34,9 @@ class WindowFacts:
     `units`: supervised units; of weighted ones, the sum of their weights. `labels`: all of them, those that are not
     supervised too. `positions`: rows times the longest row, which is what a padded batch holds. `accumulation`:
     microbatches of a full window; the last window of an epoch may hold fewer. `previous_units`: units of the window
-    before over all ranks, None in the first.
+    before over all ranks, None in the first. `others`: the same window by other units, where these give other means.
+    `counted`: supervised positions, whatever their weights; where it is empty they are the units.
+    `position_weights`: of all positions of a microbatch, one after the other.
     """
 
     units: Counts
@@ -40,6 +44,10 @@ class WindowFacts:
     positions: Counts
     accumulation: int
     previous_units: Fraction | int | None = None
+    unit: str = TOKEN
+    counted: Counts = ()
+    others: "Mapping[str, WindowFacts]" = field(default_factory=dict, compare=False, repr=False)
+    position_weights: tuple[tuple[tuple[float, ...], ...], ...] = field(default=(), compare=False, repr=False)
 
     @property
     def world_size(self) -> int:
@@ -72,20 +80,39 @@ def exact(units: float) -> Fraction | int:
     return units if isinstance(units, int) else Fraction(units).limit_denominator(LARGEST_DENOMINATOR)
 
 
-def window_facts(plan: Plan, index: int, rows: Mapping[str, Row]) -> WindowFacts:
-    """Of the plan's window `index`, counted from 0."""
+def window_facts(plan: Plan, index: int, rows: Mapping[str, Row], unit: str = TOKEN) -> WindowFacts:
+    """Of the plan's window `index`, counted from 0. `unit`: by which the rows are counted."""
+    window = _rows_of(plan[index], rows)
+    previous = _rows_of(plan[index - 1], rows) if index else None
+    accumulation = max(len(of_rank) for each in plan for of_rank in each)
 
-    def counted(count: Callable[[list[Row]], float], window: Window) -> Counts:
-        of_ranks = [microbatches_of(window, rank, rows) for rank in range(len(window))]
-        return tuple(tuple(exact(count(batch)) for batch in of_rank) for of_rank in of_ranks)
+    def facts(unit: str, window: Rows, previous: Rows | None, others: Mapping[str, WindowFacts]) -> WindowFacts:
+        return WindowFacts(
+            units=_counted(supervised_in, window),
+            labels=_counted(lambda batch: sum(len(row.labels) for row in batch), window),
+            positions=_counted(lambda batch: len(batch) * max(len(row.labels) for row in batch), window),
+            accumulation=accumulation,
+            previous_units=sum(map(sum, _counted(supervised_in, previous))) if previous else None,
+            unit=unit,
+            counted=_counted(lambda batch: sum(map(supervised_positions, batch)), window),
+            others=others,
+            position_weights=tuple(tuple(_weights_in(rows) for rows in of_rank) for of_rank in window),
+        )
 
-    return WindowFacts(
-        units=counted(supervised_in, plan[index]),
-        labels=counted(lambda batch: sum(len(row.labels) for row in batch), plan[index]),
-        positions=counted(lambda batch: len(batch) * max(len(row.labels) for row in batch), plan[index]),
-        accumulation=max(len(of_rank) for window in plan for of_rank in window),
-        previous_units=sum(map(sum, counted(supervised_in, plan[index - 1]))) if index else None,
-    )
+    others = {name: facts(name, counted, None, {}) for name, counted in other_windows(window, unit).items()}
+    return facts(unit, window, previous, others)
+
+
+def _weights_in(rows: Sequence[Row]) -> tuple[float, ...]:
+    return tuple(weight for row in rows for weight in position_weights(row))
+
+
+def _rows_of(window: Window, rows: Mapping[str, Row]) -> Rows:
+    return [microbatches_of(window, rank, rows) for rank in range(len(window))]
+
+
+def _counted(count: Callable[[Sequence[Row]], float], window: Rows) -> Counts:
+    return tuple(tuple(exact(count(batch)) for batch in of_rank) for of_rank in window)
 
 
 @dataclass(frozen=True)
@@ -229,6 +256,11 @@ OF_DATA = (
         "labels that are not supervised are in the denominator",
         _scaled_by(lambda f: Fraction(f.total, sum(map(sum, f.labels)))),
     ),
+    Formula(
+        "weights_left_out",
+        "the weighted sum is divided by the number of supervised tokens, not by their weights or by the chosen units",
+        _scaled_by(lambda f: Fraction(f.total) / sum(map(sum, f.counted or f.units))),
+    ),
     Formula("short_window_as_full", "a short last window is divided as if it were full", _short_window_as_full),
     Formula("stale_count", "the window before gave the denominator", _stale_count),
 )
@@ -264,6 +296,27 @@ def alike_on(facts: WindowFacts, one: Formula, other: Formula) -> bool:
         for b in other.variants(facts).values()
         if a is not None and b is not None
     )
+
+
+def alike_across(facts: WindowFacts, one: Formula, other_facts: WindowFacts, other: Formula) -> bool:
+    """Do both, in some variant, give each position of this window the same share, counted by two units? To rounding:
+    shares such as thirds are floats.
+    """
+    return any(
+        are_close(_shares(facts, a), _shares(other_facts, b))
+        for a in one.variants(facts).values()
+        for b in other.variants(other_facts).values()
+        if a is not None and b is not None
+    )
+
+
+def _shares(facts: WindowFacts, weights: Weights) -> list[float]:
+    return [
+        float(weight) * position
+        for of_rank, of_positions in zip(weights, facts.position_weights, strict=True)
+        for weight, positions in zip(of_rank, of_positions, strict=True)
+        for position in positions
+    ]
 
 
 def is_right_on(facts: WindowFacts, weights: Weights) -> bool:

@@ -28,7 +28,9 @@ from ddp_tokens.files import write_json
 from ddp_tokens.inputs import Prepared, initial_model
 from ddp_tokens.layout import Layout
 from ddp_tokens.normalization import MEAN_OF_MEANS, TOKEN_MEAN, global_token_loss, mean_of_means_loss
+from ddp_tokens.objective_settings import TOKEN
 from ddp_tokens.options import parse, run_as_program
+from ddp_tokens.other_units import counted_by
 from ddp_tokens.plan import microbatches_of, windows_to_compare
 from ddp_tokens.rank_failure import Watch, explaining, watched
 from ddp_tokens.reference import DTYPES, gradients_of, named_gradients
@@ -129,7 +131,8 @@ def token_mean(model: torch.nn.Module, workload: Workload, microbatches: Microba
 def mean_of_means(
     model: torch.nn.Module, workload: Workload, microbatches: Microbatches, name: str, world: World
 ) -> None:
-    """The known mistake: S_r / N_r."""
+    """The known mistake: S_r / N_r of tokens, as the usual loop makes it whatever the unit."""
+    [microbatches] = counted_by([microbatches], TOKEN)
     local, _ = count_window(microbatches, name, world.device)
     _through(model, workload, microbatches, name, world, local, partial(mean_of_means_loss, local_count=local))
 

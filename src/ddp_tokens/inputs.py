@@ -10,6 +10,7 @@ import torch
 from ddp_tokens.checkpoint_files import parts_of
 from ddp_tokens.config import Experiment
 from ddp_tokens.corpora.lock import ImageShape, Shape, read_corpus, require_same_source, shape_in
+from ddp_tokens.corpora.objective import objective_of, require_same_objective, unit_in
 from ddp_tokens.corpora.rows import Row
 from ddp_tokens.errors import EvidenceError
 from ddp_tokens.layout import Layout
@@ -34,6 +35,11 @@ class Prepared:
         return shape_in(self.lock)
 
     @property
+    def unit(self) -> str:
+        """What counts once."""
+        return unit_in(self.lock)
+
+    @property
     def training_rows(self) -> int:
         return int(self.lock["counts"]["train"]["rows"])
 
@@ -52,6 +58,8 @@ def read_prepared(experiment: Experiment, at: Layout, repartitioned: bool = Fals
     settings = dump(experiment)
     if "corpus" in settings:
         require_same_source(experiment.corpus, lock, at.lock)
+    if "unit" in settings:
+        require_same_objective(objective_of(experiment), lock, at.lock)
     if repartitioned:
         any_size = {name: value for name, value in settings.items() if name != "world_size"}
         plan = read_plan(at.plan, lock["corpus_sha256"], any_size)

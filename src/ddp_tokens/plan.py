@@ -18,7 +18,10 @@ Plan = list[Window]
 Items = TypeVar("Items", list[str], "array[int]")
 
 PLAN_SEED_OFFSET = 10
-BY_LENGTH, BY_INDEX, BY_EPOCH = "by_length", "by_index", "by_epoch"
+BY_LENGTH, BY_INDEX, BY_EPOCH, BY_DOCUMENT = "by_length", "by_index", "by_epoch", "by_document"
+Shares = Iterator[Sequence[Sequence[int]]]
+# Passes windows on as they are, by rank the indices of its rows, or raises PlanError.
+Checked = Callable[[Shares], Shares]
 # epoch -> by rank, indices of the rows that it has in that epoch
 Deal = Callable[[int], Sequence[Sequence[int]]]
 
@@ -58,6 +61,7 @@ def make_plan(
     accumulation: int,
     batch: int,
     sharding: str = BY_LENGTH,
+    checked: Checked = iter,
 ) -> Iterator[Window]:
     """Each rank draws accumulation * batch rows of its pool per window, without replacement inside it, anew in each.
 
@@ -72,11 +76,18 @@ def make_plan(
     else:
         generators = [random.Random(seed + PLAN_SEED_OFFSET)] * world_size
     draws = ([rng.sample(pool, needed) for rng, pool in zip(generators, of_rank, strict=True)] for _ in range(steps))
-    return _windows(draws, rows, batch)
+    return windows_of(checked(draws), rows, batch)
 
 
 def make_epochs(
-    rows: TrainingRows, deal: Deal, *, steps: int, accumulation: int, batch: int, drop_last: bool
+    rows: TrainingRows,
+    deal: Deal,
+    *,
+    steps: int,
+    accumulation: int,
+    batch: int,
+    drop_last: bool,
+    checked: Checked = iter,
 ) -> Iterator[Window]:
     """As many windows as there are updates, epoch after epoch; the last epoch may end early.
 
@@ -85,7 +96,7 @@ def make_epochs(
     Raises PlanError at a window without a supervised unit.
     """
     shares = (share for epoch in count() for share in _shares(deal(epoch), accumulation * batch, drop_last))
-    return _windows(islice(shares, steps), rows, batch)
+    return windows_of(checked(islice(shares, steps)), rows, batch)
 
 
 def _shares(of_ranks: Sequence[Sequence[int]], needed: int, drop_last: bool) -> Iterator[list[Sequence[int]]]:
@@ -94,8 +105,8 @@ def _shares(of_ranks: Sequence[Sequence[int]], needed: int, drop_last: bool) -> 
     return ([own[start : start + needed] for own in of_ranks] for start in range(0, ends, needed))
 
 
-def _windows(shares: Iterable[Sequence[Sequence[int]]], rows: TrainingRows, batch: int) -> Iterator[Window]:
-    """The rows' ids, by microbatch of each rank."""
+def windows_of(shares: Iterable[Sequence[Sequence[int]]], rows: TrainingRows, batch: int) -> Iterator[Window]:
+    """The rows' ids, by microbatch of each rank. Raises PlanError at a window without a supervised unit."""
     for number, of_ranks in enumerate(shares, start=1):
         if not any(rows.supervised[index] for own in of_ranks for index in own):
             first = next(rows.id(index) for own in of_ranks for index in own)

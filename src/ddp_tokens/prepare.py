@@ -2,18 +2,25 @@
 
 import logging
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from ddp_tokens.config import Experiment, OwnImages, OwnRows, VerbGrammar
 from ddp_tokens.corpora import recipe_of_images, rows, vocabulary
 from ddp_tokens.corpora.lock import Tally, write_corpus
+from ddp_tokens.corpora.objective import objective_of
 from ddp_tokens.corpora.training_rows import TrainingRows
 from ddp_tokens.corpora.verb_grammar import require_enough
+from ddp_tokens.document_plan import make_document_plan, whole_documents
 from ddp_tokens.errors import PlanError
 from ddp_tokens.files import read_json
+from ddp_tokens.objective_settings import DOCUMENT
 from ddp_tokens.plan import (
+    BY_DOCUMENT,
     BY_EPOCH,
     BY_INDEX,
+    BY_LENGTH,
+    Checked,
     Window,
     make_epochs,
     make_plan,
@@ -30,7 +37,7 @@ log = logging.getLogger(__name__)
 def require_preparable(experiment: Experiment) -> None:
     """Raise what `prepare` would raise, and write nothing: called before a rebuild touches any file."""
     if isinstance(experiment.corpus, OwnRows | OwnImages):
-        tally = Tally()
+        tally = Tally(objective_of(experiment))
         for row in rows(experiment.corpus, experiment.seed):
             tally.add(row)
         tally.require_supervised(experiment.corpus)
@@ -39,9 +46,9 @@ def require_preparable(experiment: Experiment) -> None:
         if isinstance(experiment.corpus, VerbGrammar):
             require_enough(experiment.corpus)
         training = experiment.corpus.train
-    if experiment.sharding != BY_EPOCH:
+    if experiment.sharding in (BY_LENGTH, BY_INDEX):
         require_large_pools(training, experiment.world_size, experiment.accumulation, experiment.batch)
-    else:
+    if experiment.sharding == BY_EPOCH:
         require_preparable_epochs(experiment, training)
 
 
@@ -54,7 +61,8 @@ def prepare(experiment: Experiment, rows_path: Path, lock_path: Path, plan_path:
     """
     corpus, seed = experiment.corpus, experiment.seed
     words, images = vocabulary(corpus, seed), recipe_of_images(corpus, seed)
-    training = write_corpus(rows(corpus, seed), corpus, rows_path, lock_path, words, images)
+    objective = objective_of(experiment)
+    training = write_corpus(rows(corpus, seed), corpus, rows_path, lock_path, words, images, objective)
     settings = {name: value for name, value in dump(experiment).items() if name in PLAN_FIELDS}
     write_plan(plan_path, plan_of(experiment, training), settings, read_json(lock_path)["corpus_sha256"])
     if experiment.sharding == BY_INDEX:
@@ -67,6 +75,7 @@ def prepare(experiment: Experiment, rows_path: Path, lock_path: Path, plan_path:
 
 def plan_of(experiment: Experiment, training: TrainingRows) -> Iterator[Window]:
     """Raises PlanError when there are too few rows for a window, and at a window without a supervised token."""
+    checked: Checked = partial(whole_documents, rows=training) if experiment.unit == DOCUMENT else iter
     if experiment.sharding == BY_EPOCH:
         require_preparable_epochs(experiment, len(training))
         deal = sampler(len(training), experiment.world_size, experiment.seed, experiment.drop_last)
@@ -77,16 +86,12 @@ def plan_of(experiment: Experiment, training: TrainingRows) -> Iterator[Window]:
             accumulation=experiment.accumulation,
             batch=experiment.batch,
             drop_last=experiment.drop_last,
+            checked=checked,
         )
-    return make_plan(
-        training,
-        seed=experiment.seed,
-        steps=experiment.steps,
-        world_size=experiment.world_size,
-        accumulation=experiment.accumulation,
-        batch=experiment.batch,
-        sharding=experiment.sharding,
-    )
+    sizes = {name: getattr(experiment, name) for name in ("seed", "steps", "world_size", "accumulation", "batch")}
+    if experiment.sharding == BY_DOCUMENT:
+        return make_document_plan(training, **sizes)
+    return make_plan(training, **sizes, sharding=experiment.sharding, checked=checked)
 
 
 def require_preparable_epochs(experiment: Experiment, training_rows: int) -> None:

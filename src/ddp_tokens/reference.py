@@ -9,7 +9,8 @@ from ddp_tokens.corpora.lock import ImageShape, Shape, read_corpus, shape_in
 from ddp_tokens.corpora.rows import Row, supervised_in
 from ddp_tokens.determinism import make_deterministic
 from ddp_tokens.inputs import Prepared, initial_model, read_prepared
-from ddp_tokens.layout import Layout
+from ddp_tokens.layout import BY_UNIT, Layout
+from ddp_tokens.other_units import other_windows
 from ddp_tokens.plan import microbatches_of, windows_to_compare
 from ddp_tokens.tensors import save_tensors, weights_of, whole
 from ddp_tokens.workloads import Workload, load, require_same_units
@@ -32,7 +33,8 @@ def initial_weights(experiment: Experiment, workload: Workload, shape: Shape | I
 
 def write_references(experiment: Experiment, at: Layout) -> None:
     """native.safetensors and float64.safetensors hold CASE/PARAMETER, with a case for each window that is compared;
-    parts.safetensors holds CASE/RANK/MICROBATCH/PARAMETER in float64.
+    parts.safetensors holds CASE/RANK/MICROBATCH/PARAMETER in float64, and CASE/unit.UNIT/RANK/MICROBATCH/PARAMETER of
+    the same window by each other unit that gives another mean.
     """
     make_deterministic(experiment.threads_per_rank)
     prepared = read_prepared(experiment, at)  # before anything is written: it may refuse
@@ -69,6 +71,9 @@ def references(
         dumps["float64"] |= named_gradients(case, mean_of(of_microbatches, denominator))
         for (rank, microbatch), gradients in of_microbatches.items():
             dumps["parts"] |= named_gradients(f"{case}/{rank}/{microbatch}", gradients)
+        for unit, counted in other_windows(window, prepared.unit).items():
+            for (rank, microbatch), gradients in parts(exact, workload, counted, device).items():
+                dumps["parts"] |= named_gradients(f"{case}/{BY_UNIT}{unit}/{rank}/{microbatch}", gradients)
     return dumps
 
 

@@ -34,10 +34,13 @@ class Step:
 
 
 PLAN_FIELDS = ("seed", "corpus", "steps", "batch", "accumulation", "world_size", "sharding", "drop_last")
+OBJECTIVE_FIELDS = ("unit", "class_weights", "label_smoothing")
 MODEL_FIELDS = ("workload", "model", "device", "threads_per_rank")
 RANK_FIELDS = ("world_size", "backend", "launcher", "timeout_s")
 UPDATE_FIELDS = ("strategy", "optimizer", "schedule", "use_amp", "amp_dtype", "augmentation", "workers")
-TRAIN_FIELDS = tuple(dict.fromkeys((*PLAN_FIELDS, *MODEL_FIELDS, *RANK_FIELDS, *UPDATE_FIELDS, "train_anyway")))
+TRAIN_FIELDS = tuple(
+    dict.fromkeys((*PLAN_FIELDS, *OBJECTIVE_FIELDS, *MODEL_FIELDS, *RANK_FIELDS, *UPDATE_FIELDS, "train_anyway"))
+)
 TOLD_FIELDS = ("log_interval", "tensorboard", "profile")
 RUN_FIELDS = (*TRAIN_FIELDS, *TOLD_FIELDS, "epochs", "checkpoint_every", "save_every", "keep")
 
@@ -52,7 +55,7 @@ STEPS = {
     "environment": _script(
         "environment", *RANK_FIELDS, *ENVIRONMENT_FIELDS, "corpus", "batch", "accumulation", "optimizer"
     ),
-    "prepare": _script("prepare", *PLAN_FIELDS),
+    "prepare": _script("prepare", *PLAN_FIELDS, *OBJECTIVE_FIELDS),
     "reference": _script("reference", "seed", *MODEL_FIELDS),
     "check_loss": _script("check_loss"),
     "gradients": Step("src/ddp_tokens/gradients.py", (*MODEL_FIELDS, *RANK_FIELDS, "strategy")),

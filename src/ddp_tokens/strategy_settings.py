@@ -24,6 +24,6 @@ def require_strategy(strategy: Strategy, world_size: int, amp_dtype: str | None,
         )
     if isinstance(model, ResNet) and model.norm != "group":
         raise ValueError(
-            f"strategy fsdp2 sends no buffers, and model.norm {model.norm} keeps running statistics, which would differ "
-            "between ranks: set model.norm to group, or strategy to ddp"
+            f"strategy fsdp2 sends no buffers, and model.norm {model.norm} keeps running statistics, which would "
+            "differ between ranks: set model.norm to group, or strategy to ddp"
         )

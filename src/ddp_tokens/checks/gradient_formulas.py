@@ -21,10 +21,13 @@ from ddp_tokens.checks.gradient_norms import (
 )
 from ddp_tokens.checks.gradient_references import Parts, add_up
 from ddp_tokens.formulas import RIGHT, Formula, Weights, WindowFacts, is_right_on, possible_on
+from ddp_tokens.other_units import UNWEIGHTED
 
 LOSS_SCALE = "loss_scale_kept"
 SCALED = "scaled"
 OWN_STATISTICS = "statistics_of_each_microbatch"
+ANOTHER_UNIT = "another_unit"
+WEIGHTS_IGNORED = "weights_ignored"
 POWER_OF_TWO = 1e-4
 SMALLEST_LOSS_SCALE = 16.0  # a 2 or a 4 may have other reasons
 
@@ -65,6 +68,29 @@ def distances(
     return found
 
 
+def distance_of_units(
+    facts: WindowFacts, others: Mapping[str, Parts], reference: Arrays, tolerances: Norms
+) -> dict[str, float]:
+    """How far off the mean over the nearest other unit would be, and the one without weights, as `distances` measures
+    it; none where there is none.
+    """
+    found: dict[str, float] = {}
+    for unit, parts in others.items():
+        name = name_of_other(unit)
+        for weights in RIGHT.variants(facts.others[unit]).values():
+            distance = (
+                math.inf
+                if weights is None
+                else largest_ratio(errors(predicted(weights, parts), reference), tolerances)[0]
+            )
+            found[name] = min(found.get(name, math.inf), distance)
+    return found
+
+
+def name_of_other(unit: str) -> str:
+    return WEIGHTS_IGNORED if unit == UNWEIGHTED else ANOTHER_UNIT
+
+
 def diagnose(
     observed: Arrays,
     reference: Arrays,
@@ -72,6 +98,7 @@ def diagnose(
     parts: Parts,
     tolerances: Norms,
     more: Sequence[Formula] = (),
+    others: Mapping[str, Parts] | None = None,
 ) -> Diagnosis:
     """Which known mistake, or one of `more`, leaves the observed gradient?
 
@@ -79,7 +106,7 @@ def diagnose(
     together, enlarged when its gradient is longer than the right one. One that is the right formula on this window, by
     arithmetic, explains nothing: unless the parts, weighted rightly, are not the reference, which is so where a layer
     uses statistics of the rows that it is given at once. A gradient that is not a number is explained by the formulas
-    that divide by zero here.
+    that divide by zero here. `others`: the parts by each other unit, which are looked at where no formula fits.
     """
     if not is_finite(observed):
         undefined = tuple(f.name for f in possible_on(facts) if None in f.variants(facts).values())
@@ -99,7 +126,28 @@ def diagnose(
                 best[formula.name] = residual, variant
             if fits and formula.name not in fitting:
                 fitting.append(formula.name)
-    return _concluded(best, fitting) if fitting else _scaled(observed, reference, allowed, length, best)
+    if fitting:
+        return _concluded(best, fitting)
+    by_unit = _of_another_unit(observed, facts, others or {}, allowed, length)
+    return by_unit or _scaled(observed, reference, allowed, length, best)
+
+
+def _of_another_unit(
+    observed: Arrays, facts: WindowFacts, others: Mapping[str, Parts], allowed: float, length: float
+) -> Diagnosis | None:
+    """The mean over another unit, or what a known mistake makes of that."""
+    best: tuple[float, str, str] | None = None
+    for unit, parts in others.items():
+        counted = facts.others[unit]
+        for formula in (RIGHT, *possible_on(counted)):
+            for weights in formula.variants(counted).values():
+                if weights is None:
+                    continue
+                residual, fits = _fit(observed, predicted(weights, parts), allowed, length)
+                if fits and (best is None or residual < best[0]):
+                    what = "mean" if formula is RIGHT else formula.name
+                    best = residual, name_of_other(unit), f"{unit} {what} where {facts.unit} mean was meant"
+    return None if best is None else Diagnosis((best[1],), {"residual": best[0], "detail": best[2]})
 
 
 def _fit(observed: Arrays, expected: Arrays, allowed: float, length: float) -> tuple[float, bool]:

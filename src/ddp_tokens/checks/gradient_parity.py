@@ -6,14 +6,14 @@ wrong formula would be on these rows: where the nearest could not be seen, the o
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy
 
 from ddp_tokens.checks.gradient_conditions import NOTHING_TO_STATE, Conditions
-from ddp_tokens.checks.gradient_formulas import Diagnosis, diagnose, distances
+from ddp_tokens.checks.gradient_formulas import ANOTHER_UNIT, Diagnosis, diagnose, distance_of_units, distances
 from ddp_tokens.checks.gradient_norms import (
     Arrays,
     Norms,
@@ -30,6 +30,7 @@ from ddp_tokens.checks.tensor_files import read_arrays
 from ddp_tokens.checks.verdict import FAIL, INCONCLUSIVE, PASS, Verdict
 from ddp_tokens.config import Tolerances
 from ddp_tokens.corpora.lock import read_corpus
+from ddp_tokens.corpora.objective import unit_in
 from ddp_tokens.errors import PREPARE_AGAIN, PlanError
 from ddp_tokens.files import digests, read_json
 from ddp_tokens.formulas import (
@@ -37,6 +38,7 @@ from ddp_tokens.formulas import (
     RIGHT,
     Formula,
     WindowFacts,
+    alike_across,
     alike_on,
     excluded_by,
     possible_on,
@@ -44,6 +46,7 @@ from ddp_tokens.formulas import (
 )
 from ddp_tokens.layout import DTYPES, FLOAT64
 from ddp_tokens.normalization import FORMULAS, TOKEN_MEAN
+from ddp_tokens.objective_settings import TOKEN
 from ddp_tokens.plan import windows_to_compare
 
 BY_NAME = {formula.name: formula for formula in (RIGHT, *KNOWN_WRONG)}
@@ -51,11 +54,15 @@ BY_NAME = {formula.name: formula for formula in (RIGHT, *KNOWN_WRONG)}
 
 @dataclass(frozen=True)
 class Expectation:
-    """What a case must end as, and which formulas it is meant to exclude."""
+    """What a case must end as, and which formulas it is meant to exclude. `units`: other units too.
+    `by_unit`: the excluded formulas are meant of another unit, by which the control counts.
+    """
 
     outcome: str
     diagnosis: tuple[str, ...] | None
     excludes: tuple[Formula, ...]
+    units: bool = False
+    by_unit: str | None = None
 
 
 @dataclass(frozen=True)
@@ -71,7 +78,7 @@ class Evidence:
     """One window's gradients: of all ranks, and what one process says of it.
 
     `reference`: in float64. `single`: one process in the dtype of `observed`. `parts`: (rank, microbatch) -> gradient
-    of its loss sum, in float64.
+    of its loss sum, in float64. `others`: the parts by each other unit.
     """
 
     observed: Arrays
@@ -79,6 +86,7 @@ class Evidence:
     single: Arrays
     parts: Parts
     facts: WindowFacts
+    others: Mapping[str, Parts] = field(default_factory=dict)
 
 
 def check_gradient_parity(
@@ -109,22 +117,41 @@ def check_gradient_parity(
 
 
 def evidence_of(observed: Arrays, references: References, dtype: str, facts: WindowFacts) -> Evidence:
-    return Evidence(observed, references.of_dtype[FLOAT64], references.of_dtype[dtype], references.parts, facts)
+    of_dtype = references.of_dtype
+    return Evidence(observed, of_dtype[FLOAT64], of_dtype[dtype], references.parts, facts, references.others)
 
 
 def expected(formula: str, facts: WindowFacts, finite: bool = True) -> Expectation:
-    """By arithmetic on the counts alone. The token mean passes, unless the counts make an excluded formula the same; a
+    """By arithmetic on the counts alone. The token mean passes, unless the counts make an excluded formula the same;
+    where another unit was chosen, such a formula is right and no mistake, as long as something else is excluded. A
     control fails and is recognised, unless they make it the token mean. `finite`: are all values numbers? A control
     that divides by zero is recognised by that where its loss lets it through, and by its weights where it does not.
     """
     if formula == TOKEN_MEAN:
-        excludes = excluded_by(facts)
-        undecidable = any(alike_on(facts, RIGHT, wrong) for wrong in excludes)
-        return Expectation(INCONCLUSIVE if undecidable else PASS, None, excludes)
+        wrong = excluded_by(facts)
+        same = [formula for formula in wrong if alike_on(facts, RIGHT, formula)]
+        if facts.unit == TOKEN:
+            return Expectation(INCONCLUSIVE if same else PASS, None, wrong, True)
+        apart = tuple(formula for formula in wrong if formula not in same)
+        decidable = apart or facts.others or not wrong
+        return Expectation(PASS if decidable else INCONCLUSIVE, None, apart or wrong, True)
     control = BY_NAME[formula]
+    if TOKEN in facts.others:
+        return _expected_by_tokens(control, facts, finite)
     if finite and alike_on(facts, RIGHT, control):
         return Expectation(INCONCLUSIVE, None, (control,))
     return Expectation(FAIL, named_together(control, facts, finite), (control,))
+
+
+def _expected_by_tokens(control: Formula, facts: WindowFacts, finite: bool) -> Expectation:
+    """The control counts tokens, as the usual loop does, where something else was to count once."""
+    by_tokens = facts.others[TOKEN]
+    if finite and alike_across(facts, RIGHT, by_tokens, control):
+        return Expectation(INCONCLUSIVE, None, (control,), by_unit=TOKEN)
+    if not finite:
+        return Expectation(FAIL, named_together(control, facts, finite), (control,), by_unit=TOKEN)
+    same = tuple(f.name for f in possible_on(facts) if alike_across(facts, f, by_tokens, control))
+    return Expectation(FAIL, same or (ANOTHER_UNIT,), (control,), by_unit=TOKEN)
 
 
 def named_together(control: Formula, facts: WindowFacts, finite: bool = True) -> tuple[str, ...]:
@@ -149,7 +176,7 @@ def judge(
     difference = _name_difference(evidence.observed, evidence.reference)
     if difference is None and not ratio <= 1:
         difference = _difference_in(worst, evidence, of_parameters, allowed)
-    power = distances(expectation.excludes, evidence.facts, evidence.parts, evidence.reference, allowed)
+    power = _power(expectation, evidence, allowed)
     observed = published | {
         "error": plain(of_parameters[worst]) if worst else None,
         "tolerance": plain(allowed[worst]) if worst else None,
@@ -159,7 +186,9 @@ def judge(
     }
     outcome, found = INCONCLUSIVE if min(power.values(), default=numpy.inf) < tolerances.power else PASS, Diagnosis()
     if difference is not None:
-        found = diagnose(evidence.observed, evidence.reference, evidence.facts, evidence.parts, allowed)
+        found = diagnose(
+            *(evidence.observed, evidence.reference, evidence.facts, evidence.parts, allowed), others=evidence.others
+        )
         outcome = FAIL
     return Verdict(
         case=case,
@@ -174,6 +203,16 @@ def judge(
     )
 
 
+def _power(expectation: Expectation, evidence: Evidence, allowed: Norms) -> dict[str, float]:
+    facts, parts, unit = evidence.facts, evidence.parts, expectation.by_unit
+    if unit is not None:
+        facts, parts = facts.others[unit], evidence.others[unit]
+    power = distances(expectation.excludes, facts, parts, evidence.reference, allowed)
+    if expectation.units:
+        power |= distance_of_units(evidence.facts, evidence.others, evidence.reference, allowed)
+    return power
+
+
 def allowances(tolerances: Tolerances, dtype: str, evidence: Evidence) -> Norms:
     """The largest error of each parameter that is accepted."""
     if dtype == FLOAT64:
@@ -183,11 +222,12 @@ def allowances(tolerances: Tolerances, dtype: str, evidence: Evidence) -> Norms:
 
 def count_windows(rows_path: Path, lock_path: Path, plan_path: Path) -> Counted:
     """What can be counted in the windows that are compared. Raises PlanError when the plan holds none."""
-    rows, _ = read_corpus(rows_path, lock_path)
+    rows, lock = read_corpus(rows_path, lock_path)
     plan = read_json(plan_path)["plan"]
     if not plan:
         raise PlanError(f"{plan_path} holds no window: {PREPARE_AGAIN}")
-    facts = {case: window_facts(plan, index, rows) for case, index in windows_to_compare(plan, rows).items()}
+    unit = unit_in(lock)
+    facts = {case: window_facts(plan, index, rows, unit) for case, index in windows_to_compare(plan, rows).items()}
     return Counted(facts, (rows_path, lock_path, plan_path))
 
 

@@ -1,7 +1,7 @@
 """What one process says of the compared windows, read and held together before anything is judged by it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from ddp_tokens.checks.gradient_norms import (
 from ddp_tokens.checks.tensor_files import read_arrays
 from ddp_tokens.errors import EvidenceError
 from ddp_tokens.formulas import WindowFacts
-from ddp_tokens.layout import FLOAT64, NATIVE, PARTS
+from ddp_tokens.layout import BY_UNIT, FLOAT64, NATIVE, PARTS
 
 REFERENCES = (NATIVE, FLOAT64, PARTS)
 AGAIN = "run reference again"
@@ -31,11 +31,12 @@ Parts = Mapping[tuple[int, int], Arrays]
 @dataclass(frozen=True)
 class References:
     """`of_dtype`: dtype -> gradient of the window in one process. `parts`: (rank, microbatch) -> gradient of its loss
-    sum, in float64.
+    sum, in float64. `others`: the parts by each other unit.
     """
 
     of_dtype: Mapping[str, Arrays]
     parts: Parts
+    others: Mapping[str, Parts] = field(default_factory=dict)
 
 
 def read_references(
@@ -49,7 +50,8 @@ def read_references(
     found = {}
     for window, of_window_ in facts.items():
         of_dtype = {dtype: of_window(dumps[dtype], window) for dtype in (NATIVE, FLOAT64)}
-        references = References(of_dtype, parts_of(dumps[PARTS], window))
+        others = {unit: parts_of(dumps[PARTS], f"{window}/{BY_UNIT}{unit}") for unit in of_window_.others}
+        references = References(of_dtype, parts_of(dumps[PARTS], window), others if adding_up else {})
         _require_same_parameters(references, paths, window)
         _require_parts_of_the_plan(references, paths[PARTS], window, of_window_)
         if adding_up and not add_up(references.parts, references.of_dtype[FLOAT64], of_window_):
@@ -75,6 +77,8 @@ def parts_of(arrays: Arrays, window: str) -> dict[tuple[int, int], dict[str, NDA
     """(rank, microbatch) -> gradients, from names WINDOW/RANK/MICROBATCH/PARAMETER."""
     parts: dict[tuple[int, int], dict[str, NDArray[Any]]] = {}
     for name, array in of_window(arrays, window).items():
+        if name.startswith(BY_UNIT):
+            continue
         rank, microbatch, parameter = name.split("/", 2)
         parts.setdefault((int(rank), int(microbatch)), {})[parameter] = array
     return parts
@@ -82,8 +86,8 @@ def parts_of(arrays: Arrays, window: str) -> dict[tuple[int, int], dict[str, NDA
 
 def _require_same_parameters(references: References, paths: Mapping[str, Path], window: str) -> None:
     expected = shapes_of(references.of_dtype[FLOAT64])
-    others = {NATIVE: [references.of_dtype[NATIVE]], PARTS: list(references.parts.values())}
-    for name, gradients in others.items():
+    of_parts = [part for parts in (references.parts, *references.others.values()) for part in parts.values()]
+    for name, gradients in {NATIVE: [references.of_dtype[NATIVE]], PARTS: of_parts}.items():
         if any(shapes_of(gradient) != expected for gradient in gradients):
             raise EvidenceError(
                 f"{paths[name]} does not hold the parameters of {paths[FLOAT64]} for window '{window}': {AGAIN}"
@@ -92,5 +96,5 @@ def _require_same_parameters(references: References, paths: Mapping[str, Path], 
 
 def _require_parts_of_the_plan(references: References, path: Path, window: str, facts: WindowFacts) -> None:
     planned = {(rank, index) for rank, of_rank in enumerate(facts.units) for index in range(len(of_rank))}
-    if set(references.parts) != planned:
+    if any(set(parts) != planned for parts in (references.parts, *references.others.values())):
         raise EvidenceError(f"{path} holds other ranks or microbatches for window '{window}' than the plan: {AGAIN}")

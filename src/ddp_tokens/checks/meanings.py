@@ -11,6 +11,9 @@ MEANINGS = {
     gradient_formulas.SCALED: "the right direction in a length that no known mistake gives",
     gradient_formulas.OWN_STATISTICS: "each microbatch is normalized with its own statistics: another function "
     "than one process computes",
+    gradient_formulas.ANOTHER_UNIT: "the mean over another unit than the one that was chosen, such as over tokens "
+    "where each sequence was to count the same",
+    gradient_formulas.WEIGHTS_IGNORED: "the weights of tokens or classes are not in the loss",
     window.WEIGHTS_UPDATED_INSIDE: "weights are updated between microbatches",
     window.NEVER_REDUCED: "ranks never exchange their gradients",
     window.REDUCED_EVERY_TIME: "no_sync has no effect: forward stands outside of it, or there is none",

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from ddp_tokens.checks.gradient_formulas import OWN_STATISTICS
 from ddp_tokens.checks.verdict import FAIL, INCONCLUSIVE, PASS
+from ddp_tokens.controls.counted_cases import COUNTED, DIAGNOSES, MEANT, OBJECTIVES, WHATS
 from ddp_tokens.controls.gradient_windows import (
     BATCH_IN_TRAINING,
     CONTROLLED,
@@ -19,6 +20,7 @@ from ddp_tokens.layout import DTYPES, NATIVE, Layout
 from ddp_tokens.normalization import TOKEN_MEAN
 
 NORMALIZATION, ACCUMULATION, COMMUNICATION, LAYERS = "normalization", "accumulation", "communication", "layers"
+UNIT = "unit and weights"
 RIGHT, UNDECIDED = "right", "undecidable"
 PARITY, WINDOW = "gradient_parity", "window"
 
@@ -106,8 +108,17 @@ IN_LAYERS = (
         "that computes the window as one batch takes those of all its rows",
     ),
 )
+COUNTINGS = tuple(
+    Variant(
+        *(f"{way}_in_{name}_w{size}", UNIT, PARITY, COUNTED[f"{name}_w{size}"], way, FAIL, (DIAGNOSES[way],)),
+        what=f"{WHATS[way]}, where {MEANT[name]}",
+    )
+    for name, _, ways in OBJECTIVES
+    for size in (2, 3)
+    for way in ways
+)
 RIGHTS = (
-    *map(_right, (*REGULAR, *SPECIAL, *OF_LAYERS)),
+    *map(_right, (*REGULAR, *SPECIAL, *OF_LAYERS, *COUNTED.values())),
     *(_right(case, WINDOW, f"one_reduction_{case.name}") for case in REGULAR if case.accumulation > 2),
 )
 EQUAL, NEARLY_EQUAL = UNDECIDABLE
@@ -124,7 +135,7 @@ UNDECIDABLES = (
         what=f"{NEARLY_EQUAL.what}; not judged in float64, where it is seen",
     ),
 )
-VARIANTS = (*NORMALIZATIONS, *ACCUMULATIONS, *COMMUNICATIONS, *IN_LAYERS, *RIGHTS, *UNDECIDABLES)
+VARIANTS = (*NORMALIZATIONS, *ACCUMULATIONS, *COMMUNICATIONS, *IN_LAYERS, *COUNTINGS, *RIGHTS, *UNDECIDABLES)
 
 
 def of_world_size(world_size: int) -> list[Variant]:

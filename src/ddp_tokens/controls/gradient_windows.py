@@ -7,10 +7,11 @@ from functools import partial
 from itertools import combinations, count
 
 from ddp_tokens.config import GeneratedCorpus, Images, ResNet
+from ddp_tokens.controls.counting import COUNTED_BY_TOKEN, Counting
 from ddp_tokens.corpora import images
 from ddp_tokens.corpora.lock import read_lock, write_corpus
 from ddp_tokens.corpora.rows import UNSUPERVISED, Row
-from ddp_tokens.formulas import RIGHT, Formula, WindowFacts, alike_on, excluded_by, possible_on, window_facts
+from ddp_tokens.formulas import RIGHT, Formula, WindowFacts, alike_on, excluded_by, possible_on
 from ddp_tokens.layout import Layout
 from ddp_tokens.plan import Plan, write_plan
 
@@ -46,7 +47,7 @@ class Case:
     `change`: what makes the second window special. `tied`: the head shares the embedding's weights. `autocast`: forward
     in bfloat16. `decidable`: every excluded formula differs from the right one by arithmetic. `apart`: all differ from
     each other too. `special`: the change in words. `of_images`: where rows are images. `drawn_as`: the case that has
-    the same rows.
+    the same rows. `counting`: what counts once.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Case:
     special: str = ""
     of_images: OfImages | None = None
     drawn_as: str = ""
+    counting: Counting = COUNTED_BY_TOKEN
 
     @property
     def what(self) -> str:
@@ -152,15 +154,15 @@ def prepare_case(case: Case, corpus: GeneratedCorpus, at: Layout) -> None:
     make: MakeRow = partial(_image, own) if isinstance(own, Images) else partial(_row, own)
     for attempt in count():
         rows, plan = _drawn_rows(case, make, random.Random(f"{case.drawn_as or case.name}, attempt {attempt}"))
-        if case.suits(window_facts(plan, case.compared[COMPARED], {row.id: row for row in rows})):
+        if case.suits(case.counting.facts(plan, case.compared[COMPARED], rows)):
             break
     recipe = images.recipe(own, IMAGES_SEED) if isinstance(own, Images) else None
-    write_corpus(rows, own, at.rows, at.lock, images=recipe)
+    write_corpus(rows, own, at.rows, at.lock, images=recipe, objective=case.counting.objective)
     write_plan(at.plan, plan, {}, read_lock(at.rows, at.lock)["corpus_sha256"])
 
 
 def _drawn_rows(case: Case, make: MakeRow, rng: random.Random) -> tuple[list[Row], Plan]:
-    rows: list[Row] = [make("test-0", "test", 1, rng, 0)]
+    rows: list[Row] = [case.counting.applied(make("test-0", "test", case.counting.scored, rng, 0), WINDOWS, 0, rng)]
     plan: Plan = []
     for step, units in enumerate(case.windows(rng)):
         plan.append([[[] for _ in of_rank] for of_rank in units])
@@ -168,6 +170,7 @@ def _drawn_rows(case: Case, make: MakeRow, rng: random.Random) -> tuple[list[Row
             for index, microbatch in enumerate(of_rank):
                 for number_of_units in microbatch:
                     row = make(f"row-{len(rows):04d}", "train", number_of_units, rng, len(rows))
+                    row = case.counting.applied(row, step, len(rows), rng)
                     plan[step][rank][index].append(row.id)
                     rows.append(row)
     return rows, plan

@@ -8,11 +8,13 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from ddp_tokens.corpora.rows import supervised_in
+from ddp_tokens.controls.counted_cases import OVER, WITHOUT_WEIGHTS
+from ddp_tokens.corpora.rows import supervised_in, supervised_positions
 from ddp_tokens.distributed import global_count
 from ddp_tokens.gradients import Microbatches, Way, mean_of_means, token_mean
 from ddp_tokens.inputs import Prepared
 from ddp_tokens.normalization import TOKEN_MEAN, global_token_loss
+from ddp_tokens.other_units import Rows, counted_by, unweighted
 from ddp_tokens.plan import microbatches_of
 from ddp_tokens.window import accumulate, count_window
 from ddp_tokens.workloads import Workload
@@ -194,6 +196,23 @@ def another_ranks_rows(prepared: Prepared, index: int) -> Way:
     return way
 
 
+def counted_otherwise(prepared: Prepared, index: int, change: Callable[[Rows], Rows]) -> Way:
+    """The whole window is counted by another objective: a document's rows are on several ranks."""
+
+    def way(model: DistributedDataParallel, workload: Workload, _: Microbatches, name: str, world: World) -> None:
+        planned = prepared.plan[index]
+        window = change([microbatches_of(planned, rank, prepared.rows) for rank in range(len(planned))])
+        token_mean(model, workload, window[world.rank], name, world)
+
+    return way
+
+
+def weights_left_out(microbatches: Microbatches, batches: Sequence[Any], world: World) -> list[float]:
+    """The weighted sum, over the number of supervised positions."""
+    positions = sum(supervised_positions(row) for rows in microbatches for row in rows)
+    return [global_count(positions) / world.size] * len(microbatches)
+
+
 def ways(prepared: Prepared, index: int) -> Mapping[str, Way]:
     """Every way by name, for the window `index` of the plan."""
     accumulation = max(len(of_rank) for window in prepared.plan for of_rank in window)
@@ -207,6 +226,7 @@ def ways(prepared: Prepared, index: int) -> Mapping[str, Way]:
         padding_counted,
         ignored_labels_counted,
         loss_scale_kept,
+        weights_left_out,
     )
     as_written = (
         mean_of_means,
@@ -224,5 +244,9 @@ def ways(prepared: Prepared, index: int) -> Mapping[str, Way]:
         **{function.__name__: function for function in as_written},
         "short_window_as_full": dividing(partial(short_window_as_full, accumulation)),
         "stale_count": dividing(stale_count()),
+        **{name: counted_otherwise(prepared, index, partial(counted_by, unit=unit)) for unit, name in OVER.items()},
+        WITHOUT_WEIGHTS: counted_otherwise(
+            prepared, index, lambda window: counted_by(unweighted(window), prepared.unit)
+        ),
         "another_ranks_rows": another_ranks_rows(prepared, index),
     }

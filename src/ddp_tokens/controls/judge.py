@@ -16,9 +16,11 @@ from ddp_tokens.checks.tensor_files import read_arrays
 from ddp_tokens.checks.verdict import Verdict
 from ddp_tokens.config import Experiment, Tolerances
 from ddp_tokens.controls import evaluation_cases, resume_cases
+from ddp_tokens.controls.counting import COUNTED_BY_TOKEN
 from ddp_tokens.controls.gradient_cases import WINDOW, Variant
 from ddp_tokens.controls.gradient_windows import COMPARED
 from ddp_tokens.corpora.lock import read_corpus
+from ddp_tokens.corpora.objective import unit_in
 from ddp_tokens.files import digests, read_json
 from ddp_tokens.formulas import WindowFacts, excluded_by, window_facts
 from ddp_tokens.layout import Layout
@@ -42,16 +44,17 @@ def _parity(variant: Variant, tolerances: Tolerances, dtype: str, case_at: Layou
     adding_up = not (variant.case.of_images and variant.case.of_images.uses_statistics)
     references = read_references(paths, counted, adding_up)[COMPARED]
     evidence = parity.evidence_of(observed, references, dtype, facts)
-    expectation = Expectation(variant.expected, variant.diagnosis or None, excluded_by(facts))
+    case_counts = variant.case.counting != COUNTED_BY_TOKEN
+    expectation = Expectation(variant.expected, variant.diagnosis or None, excluded_by(facts), case_counts)
     return parity.judge(
         f"{variant.name}.{dtype}", tolerances, dtype, evidence, expectation, digests([*paths.values(), path])
     )
 
 
 def count_windows(case_at: Layout, variant: Variant) -> dict[str, WindowFacts]:
-    rows, _ = read_corpus(case_at.rows, case_at.lock)
+    rows, lock = read_corpus(case_at.rows, case_at.lock)
     plan = read_json(case_at.plan)["plan"]
-    return {name: window_facts(plan, index, rows) for name, index in variant.case.compared.items()}
+    return {name: window_facts(plan, index, rows, unit_in(lock)) for name, index in variant.case.compared.items()}
 
 
 def judge_resume(case: resume_cases.Case, experiment: Experiment, into: Callable[[str], Layout]) -> list[Verdict]:

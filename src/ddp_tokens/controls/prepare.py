@@ -8,6 +8,7 @@ import torch
 from ddp_tokens.config import Experiment, GeneratedCorpus
 from ddp_tokens.control_settings import require_suitable
 from ddp_tokens.controls import resume_cases
+from ddp_tokens.controls.counted_cases import COUNTED
 from ddp_tokens.controls.gradient_cases import case_layout
 from ddp_tokens.controls.gradient_windows import CASES, Case, prepare_case
 from ddp_tokens.controls.resume_cases import trained_layout
@@ -41,13 +42,14 @@ def prepare_controls(experiment: Experiment, at: Layout) -> None:
         of_size, trained = experiment.model_copy(update={"world_size": size}), trained_layout(at.root, size)
         prepare(of_size, trained.rows, trained.lock, trained.plan)
         write_initial_weights(of_size, trained)
-    for case in CASES.values():
+    for case in (*CASES.values(), *COUNTED.values()):
         _write_case(case, experiment, corpus, case_layout(at.root, case))
 
 
 def _write_case(case: Case, experiment: Experiment, corpus: GeneratedCorpus, at: Layout) -> None:
     prepare_case(case, corpus, at)
-    settings, prepared, workload = settings_of(case, experiment), read_prepared(experiment, at), workload_of(case)
+    settings, workload = settings_of(case, experiment), workload_of(case)
+    prepared = read_prepared(settings, at)
     save_tensors(at.initial, initial_weights(settings, workload, prepared.shape))
     model = partial(initial_model, settings, workload, prepared.shape, at.initial, "cpu")
     uses_statistics = case.of_images is not None and case.of_images.uses_statistics

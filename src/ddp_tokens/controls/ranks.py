@@ -76,7 +76,7 @@ def run_evaluations(experiment: Experiment, trained: Layout, left: Layout, world
 
 def run_variant(variant: Variant, experiment: Experiment, at: Layout, left: Layout, world: World) -> None:
     """Rank 0 writes one dump per dtype, or each rank the trace of the window, as the check of the variant reads it."""
-    prepared = read_prepared(experiment, at)
+    prepared = read_prepared(settings_of(variant.case, experiment), at)
     if variant.check == WINDOW:
         write_trace(variant, experiment, prepared, at.initial, left.root / "window" / variant.name, world)
         return

@@ -44,5 +44,6 @@ def workload_of(case: Case) -> Workload:
 
 
 def settings_of(case: Case, experiment: Experiment) -> Experiment:
-    """The controls' settings, with the case's own model where it has one."""
-    return experiment.model_copy(update={"model": case.of_images.model}) if case.of_images else experiment
+    """The controls' settings, with the case's own model and objective where it has one."""
+    model = {"model": case.of_images.model} if case.of_images else {}
+    return experiment.model_copy(update=case.counting.settings | model)

@@ -7,11 +7,12 @@ from typing import Any
 
 from ddp_tokens.config import Corpus, GeneratedCorpus, OwnImages, OwnRows
 from ddp_tokens.corpora import own_images
-from ddp_tokens.corpora.objective import Objective, objective_in
-from ddp_tokens.corpora.rows import SPLITS, UNSUPERVISED, Row, supervised_positions
+from ddp_tokens.corpora.objective import Objective, document_of, objective_in
+from ddp_tokens.corpora.rows import SPLITS, UNSUPERVISED, Criterion, Row, supervised_positions
 from ddp_tokens.corpora.training_rows import TrainingRows
 from ddp_tokens.errors import PREPARE_AGAIN, CorpusError
 from ddp_tokens.files import json_line, read_json, read_json_lines, replacing, sha256, write_json
+from ddp_tokens.objective_settings import DOCUMENT
 
 TOKEN_MEAN = Objective()
 
@@ -39,12 +40,17 @@ class ImageShape:
 class Tally:
     """What a corpus holds, counted row by row."""
 
+    objective: Objective = TOKEN_MEAN
     counts: dict[str, dict[str, int]] = field(
         default_factory=lambda: {split: {"rows": 0, "tokens": 0, "supervised": 0} for split in SPLITS}
     )
     measured: Shape = Shape(0, 0, 0)
+    split_of_documents: dict[str, str] = field(default_factory=dict)
 
     def add(self, row: Row) -> None:
+        """Raises CorpusError at a row that the objective cannot count."""
+        self._require_countable(row)
+        row = replace(row, criterion=self.objective.criterion)
         of_split = self.counts[row.split]
         of_split["rows"] += 1
         of_split["tokens"] += len(row.tokens)
@@ -54,6 +60,22 @@ class Tally:
             max(self.measured.classes, 1 + max(row.labels)),
             max(self.measured.positions, len(row.tokens)),
         )
+
+    def _require_countable(self, row: Row) -> None:
+        weights = self.objective.criterion.class_weights
+        if weights is not None and max(row.labels) >= len(weights):
+            raise CorpusError(
+                f"row '{row.id}' has label {max(row.labels)}, and class_weights has {len(weights)} weights, for the "
+                f"labels 0 to {len(weights) - 1}: give one weight per class"
+            )
+        if self.objective.unit == DOCUMENT:
+            name = document_of(row)
+            split = self.split_of_documents.setdefault(name, row.split)
+            if split != row.split:
+                raise CorpusError(
+                    f"document '{name}' has rows in the splits {split} and {row.split} (row '{row.id}'), and with unit "
+                    "document all rows of a document count together: give them one split"
+                )
 
     def require_supervised(self, corpus: Corpus) -> None:
         """Raises CorpusError when there is nothing to train on, or nothing to score."""
@@ -82,17 +104,17 @@ def write_corpus(
     `vocabulary`: the words behind the tokens, by token, where there are any. `images`: where rows are images, how they
     are made or read, and their `shape`; see `pixels.open_images`.
     """
-    tally = Tally()
+    tally = Tally(objective)
     training = TrainingRows()
     with replacing(rows_path) as stream:
         for row in rows:
             stream.write(json_line(row.record()).encode())
-            row = replace(row, criterion=objective.criterion)
             tally.add(row)
             if row.split == "train":
-                training.add(row)
+                training.add(replace(row, criterion=objective.criterion))
         tally.require_supervised(corpus)
     shape = images["shape"] if images else vars(_shape(corpus, tally.measured))
+    _require_weight_per_class(objective.criterion, shape["classes"])
     lock: dict[str, Any] = {
         "corpus_sha256": sha256(rows_path),
         "counts": tally.counts,
@@ -160,6 +182,14 @@ def require_same_source(corpus: Corpus, lock: dict[str, Any], lock_path: Path | 
 
 def shape_in(lock: Mapping[str, Any]) -> Shape | ImageShape:
     return ImageShape(**lock["shape"]) if "images" in lock else Shape(**lock["shape"])
+
+
+def _require_weight_per_class(criterion: Criterion, classes: int) -> None:
+    weights = criterion.class_weights
+    if weights is not None and len(weights) != classes:
+        raise CorpusError(
+            f"class_weights has {len(weights)} weights, and the corpus {classes} classes of labels: give one per class"
+        )
 
 
 def _shape(corpus: Corpus, measured: Shape) -> Shape:

@@ -11,13 +11,15 @@ mean of its positions, and sum_i v_i is the number of groups.
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
+from ddp_tokens.config import Experiment
 from ddp_tokens.corpora.rows import PLAIN, UNSUPERVISED, Criterion, Row, position_weights
-from ddp_tokens.errors import CorpusError
+from ddp_tokens.errors import PREPARE_AGAIN, CorpusError
 from ddp_tokens.objective_settings import DOCUMENT, SAMPLE, SEQUENCE, TOKEN
 
 MEANS = {
@@ -47,7 +49,7 @@ class Objective:
 
     def counted(self, row: Row) -> Row:
         """The row with the weights and units that the objective gives it."""
-        row = replace(row, criterion=self.criterion)
+        row = replace(row, criterion=self.criterion, given=row)
         if self.unit == TOKEN:
             return row
         weights = position_weights(row)
@@ -63,12 +65,34 @@ class Objective:
         return {} if told == {"unit": TOKEN, **vars(PLAIN)} else {"objective": told}
 
 
+def unit_in(lock: Mapping[str, Any]) -> str:
+    return str(lock.get("objective", {"unit": TOKEN})["unit"])
+
+
 def objective_in(lock: Mapping[str, Any], rows: Iterable[Row], unit: str | None = None) -> Objective:
     """As it was locked, or with another `unit`; `rows`: all of the corpus, read only where the unit is a document."""
     told = lock.get("objective", {"unit": TOKEN, **vars(PLAIN)})
-    unit, weights = unit or told["unit"], told["class_weights"]
+    unit, weights = unit or unit_in(lock), told["class_weights"]
     criterion = Criterion(None if weights is None else tuple(weights), told["label_smoothing"])
     return Objective(unit, criterion, weights_of_documents(rows, criterion) if unit == DOCUMENT else {})
+
+
+def objective_of(experiment: Experiment) -> Objective:
+    """Its documents are not known before the rows are read."""
+    return Objective(experiment.unit, Criterion(experiment.class_weights, experiment.label_smoothing))
+
+
+def require_same_objective(objective: Objective, lock: Mapping[str, Any], lock_path: Path | str) -> None:
+    """Raises CorpusError where the rows were prepared for another objective."""
+    of_lock = objective_in(lock, ())
+    for name, there, here in (("unit", of_lock.unit, objective.unit), *_criteria(of_lock, objective)):
+        if there != here:
+            raise CorpusError(f"{lock_path} was made for {name} {there}, not {here}: {PREPARE_AGAIN}")
+
+
+def _criteria(one: Objective, other: Objective) -> Iterator[tuple[str, Any, Any]]:
+    for name, value in vars(one.criterion).items():
+        yield name, value, vars(other.criterion)[name]
 
 
 def weights_of_documents(rows: Iterable[Row], criterion: Criterion) -> dict[str, float]:

@@ -39,8 +39,8 @@ class Row:
     and `index`, from which `images` makes or reads the pixels.
     `weights`: one per position, by which its loss is multiplied; None: 1 each. `document`: what the row is a part of.
     `starts`: of a packed row, the positions at which its sequences start, from 0 on.
-    `criterion` and `units`: what the objective makes of it, see corpora.objective; `units` is None where the row adds
-    the weights of its supervised positions to the denominator.
+    `criterion` and `units`: what the objective makes of the row that was `given`, see corpora.objective; `units` is
+    None where the row adds the weights of its supervised positions to the denominator.
     """
 
     id: str
@@ -55,6 +55,7 @@ class Row:
     starts: tuple[int, ...] | None = None
     criterion: Criterion = PLAIN
     units: float | None = None
+    given: "Row | None" = field(default=None, compare=False, repr=False)
 
     @classmethod
     def from_record(cls, record: dict[str, Any], images: Images | None = None) -> "Row":
@@ -73,7 +74,12 @@ class Row:
 
     def unsupervised(self) -> "Row":
         """The same tokens with no label that counts."""
-        return replace(self, labels=(UNSUPERVISED,) * len(self.labels), units=None)
+        return replace(self, labels=(UNSUPERVISED,) * len(self.labels), units=None, given=None)
+
+    @property
+    def raw(self) -> "Row":
+        """As no objective has counted it."""
+        return self if self.given is None else self.given
 
 
 def next_tokens(tokens: tuple[int, ...]) -> tuple[int, ...]:

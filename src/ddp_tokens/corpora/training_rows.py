@@ -16,12 +16,14 @@ class TrainingRows:
     """Rows by index, in the order in which they were added: 16 bytes each, and the id.
 
     `lengths` and `supervised` are by index; `texts` holds those of rows that have one, which only sentences have that
-    are made from a seed.
+    are made from a seed. `documents`: name -> number; `document_of`: its number by index, where all rows name one.
     """
 
     def __init__(self, rows: Iterable[Row] = ()) -> None:
         self.lengths, self.supervised = array("I"), array("I")
         self.texts: dict[int, str] = {}
+        self.documents: dict[str, int] = {}
+        self.document_of = array("I")
         self._ids, self._starts = bytearray(), array("Q", [0])
         for row in rows:
             self.add(row)
@@ -32,6 +34,8 @@ class TrainingRows:
     def add(self, row: Row) -> None:
         if row.text is not None:
             self.texts[len(self)] = row.text
+        if row.document is not None:
+            self.document_of.append(self.documents.setdefault(row.document, len(self.documents)))
         self.lengths.append(len(row.labels))
         self.supervised.append(supervised_positions(row))
         self._ids += row.id.encode(*ENCODING)

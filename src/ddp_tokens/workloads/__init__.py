@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import math
 from collections.abc import Sequence, Set
 from types import ModuleType
 from typing import Any, Protocol, cast
@@ -61,6 +62,7 @@ class Augmenter(Protocol):
 
 
 OPTIONAL = {"sample": Writer, "correct": Counter, "augment": Augmenter}
+WEIGHTS_AGREE = 1e-6
 FUNCTIONS = ("build_model", "collate", "forward", "loss_sum", "metrics")
 
 
@@ -104,11 +106,18 @@ def require_same_units(workload: Workload, window: str, units_of_ranks: Sequence
     Raises WorkloadError, naming the first rank where they differ: the formula divides by what the corpus counts.
     """
     for rank, (summed, counted) in enumerate(units_of_ranks):
-        if summed != counted:
+        if not _agree(summed, counted):
             raise WorkloadError(
                 f"{window}: workload {_name(workload)} sums the losses of {summed:.15g} units on rank {rank}, where "
                 f"the corpus counts {counted:.15g}: let its loss_sum cover the supervised units and no others"
             )
+
+
+def _agree(summed: float, counted: float) -> bool:
+    """Weights may have been added up in another order, or in float32; of whole numbers one is never lost."""
+    if isinstance(counted, int) or float(counted).is_integer():
+        return abs(summed - counted) <= WEIGHTS_AGREE * min(counted, 1000)
+    return math.isclose(summed, counted, rel_tol=WEIGHTS_AGREE)
 
 
 def _require_callable(module: ModuleType, name: str, protocol: type) -> None:
