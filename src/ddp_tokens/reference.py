@@ -12,7 +12,8 @@ from ddp_tokens.inputs import Prepared, initial_model, read_prepared
 from ddp_tokens.layout import BY_UNIT, Layout
 from ddp_tokens.other_units import other_windows
 from ddp_tokens.plan import microbatches_of, windows_to_compare
-from ddp_tokens.tensors import save_tensors, weights_of, whole
+from ddp_tokens.strategies import gathered
+from ddp_tokens.tensors import save_tensors, weights_of
 from ddp_tokens.workloads import Workload, load, require_same_units
 
 DTYPES = {"native": torch.float32, "float64": torch.float64}
@@ -155,7 +156,10 @@ def gradients_of(model: torch.nn.Module) -> Gradients:
     """Copies, by parameter name; a parameter without a gradient is left out, which a comparison then reports. Where
     ranks hold parts, these are put together, for which every rank calls this.
     """
-    return {name: whole(p.grad).detach().clone() for name, p in model.named_parameters() if p.grad is not None}
+    return {
+        name: gradient.detach().clone()
+        for name, gradient in gathered({n: p.grad for n, p in model.named_parameters() if p.grad is not None}).items()
+    }
 
 
 def named_gradients(case: str, gradients: Gradients) -> Gradients:

@@ -11,7 +11,8 @@ from ddp_tokens.files import write_json_lines
 from ddp_tokens.layout import checkpoint_name
 from ddp_tokens.metrics import epoch_summaries
 from ddp_tokens.start import StartRecord, write_start
-from ddp_tokens.tensors import save_tensors, weights_of, whole
+from ddp_tokens.strategies import gathered
+from ddp_tokens.tensors import save_tensors, weights_of
 from ddp_tokens.world import World
 
 
@@ -42,5 +43,4 @@ def write_run(
     barrier()
     write_start(ranks, start, world.rank)
     write_json_lines(ranks / f"rank-{world.rank}.jsonl", state.rank_history)
-    weights = {name: whole(tensor) for name, tensor in weights_of(state.model).items()}
-    save_tensors(ranks / f"state-rank-{world.rank}.safetensors", weights)
+    save_tensors(ranks / f"state-rank-{world.rank}.safetensors", gathered(weights_of(state.model)))

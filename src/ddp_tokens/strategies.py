@@ -21,10 +21,15 @@ from torch.nn.parallel import DistributedDataParallel
 from ddp_tokens.distributed import progress_told, ranks_together, wrap_for_ddp
 from ddp_tokens.distributed import share_buffers as share_buffers_of_ddp
 from ddp_tokens.errors import ConfigError
+from ddp_tokens.progress import OPTIMIZER, Progress
+from ddp_tokens.shared_state import is_shared
 from ddp_tokens.strategy_settings import DDP, FSDP2, ZERO1
+from ddp_tokens.tensors import is_sharded, whole
 
 REDUCTION = "all-reduce of the gradients"
 SCATTERED_REDUCTION = "reduce-scatter of the gradients"
+NORM = "update, with the all-reduce of the gradient's norm"
+SENDING = "update, with the broadcast of the weights"
 GATHERING_FORWARD = "forward, with the all-gather of the weights"
 GATHERING_BACKWARD = "backward, with the all-gather of the weights"
 
@@ -58,6 +63,23 @@ def gathers(model: torch.nn.Module) -> bool:
 def reduction_of(model: torch.nn.Module) -> str:
     """What is waited for in the backward that synchronizes."""
     return SCATTERED_REDUCTION if gathers(model) else REDUCTION
+
+
+def updating(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer, progress: Progress
+) -> AbstractContextManager[None]:
+    """What ranks that share a model or a state wait for in an update: the gradient's norm, or the weights of others."""
+    if gathers(model):
+        return progress.entered(NORM, OPTIMIZER)
+    return progress.entered(SENDING, OPTIMIZER) if is_shared(optimizer) else progress.spent(OPTIMIZER)
+
+
+def gathered(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The tensors, those put together of which ranks hold parts: then every rank calls this."""
+    if not any(is_sharded(tensor) for tensor in tensors.values()):
+        return dict(tensors)
+    with progress_told().entered("all-gather of whole tensors"):
+        return {name: whole(tensor) for name, tensor in tensors.items()}
 
 
 def share_buffers(model: torch.nn.Module) -> None:

@@ -16,10 +16,10 @@ from ddp_tokens.loading import Batches, Loading, windows_of_rank
 from ddp_tokens.normalization import global_token_loss
 from ddp_tokens.plan import Plan, microbatches_of
 from ddp_tokens.precision import Precision, precision_of
-from ddp_tokens.progress import DATA, OPTIMIZER, UNWATCHED, Progress
+from ddp_tokens.progress import DATA, UNWATCHED, Progress
 from ddp_tokens.schedule import Schedule, schedule_of
 from ddp_tokens.start_files import SCALER, SCHEDULE
-from ddp_tokens.strategies import optimizer_of, share_buffers
+from ddp_tokens.strategies import optimizer_of, share_buffers, updating
 from ddp_tokens.strategy_settings import DDP
 from ddp_tokens.tensors import whole
 from ddp_tokens.window import accumulate, count_window, sums_of_window
@@ -111,7 +111,7 @@ def train(
         record = {"step": step, "units": total, "loss_sum": sums[0], "loss": sums[0] / total}
         if len(sums) > 1:
             record["correct"] = int(sums[1])
-        with progress.spent(OPTIMIZER):
+        with updating(model, state.optimizer, progress):
             record |= _update(model, state.optimizer, how, step)
         if step == until:
             share_buffers(model)

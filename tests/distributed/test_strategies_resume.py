@@ -26,6 +26,7 @@ ADAMW = {
     "optimizer": {"kind": "adamw", "lr": 0.01, "clip_norm": 0.5},
     "schedule": {"kind": "cosine", "per": "update"},
     "use_amp": True,
+    "checkpoint_every": 2,
 }
 
 

@@ -1,4 +1,4 @@
-"""The whole chain where ranks hold shares: fsdp2 and zero1, from prepare to the gate."""
+"""The whole chain where ranks hold shares: fsdp2 and zero1, from prepare to the summary."""
 
 import json
 
@@ -14,7 +14,7 @@ CHECKS = ("loss", "window", "resume", "replicas", "checkpoints", "zero_window", 
 @pytest.mark.parametrize("strategy", ["fsdp2", "zero1"])
 def test_the_chain_ends_as_expected(tmp_path, strategy):
     project = copy_project(tmp_path / "project", f"{TINY}strategy: {strategy}\n")
-    build(project, "results/tiny/gate.txt")
+    build(project, "results/tiny/summary.json")
     for check in CHECKS:
         assert {verdict["outcome"] for verdict in verdicts(project, check).values()} == {"pass"}, check
     parity = verdicts(project, "gradient_parity")
@@ -22,8 +22,7 @@ def test_the_chain_ends_as_expected(tmp_path, strategy):
         wrong = case.startswith("mean_of_means")
         assert (verdict["outcome"], verdict["diagnosis"]) == (("fail", ["mean_of_means"]) if wrong else ("pass", []))
     at = project / "results/tiny"
-    summary = json.loads((at / "summary.json").read_text())
-    assert summary["experiment"]["strategy"] == strategy
+    assert json.loads((at / "settings/gradients.json").read_text())["settings"]["strategy"] == strategy
     last = at / "runs/continuous/step-0004"
     in_parts = sorted(path.name for path in last.glob("model*"))
     assert in_parts == (
