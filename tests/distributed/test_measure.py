@@ -157,7 +157,7 @@ def test_a_norm_that_the_cpu_cannot_compute_is_refused_in_one_sentence():
 
 @pytest.mark.parametrize("strategy", ["fsdp2", "zero1"])
 def test_another_strategy_is_not_measured_as_if_it_were_ddp(strategy):
-    said = f"scaling measures DistributedDataParallel, and strategy is {strategy}: set it to ddp for it"
+    said = f"scaling measures DistributedDataParallel, not strategy {strategy}: set it to ddp"
     with pytest.raises(ConfigError, match=said):
         on_cpu(Experiment(name="x", strategy=strategy))
 
