@@ -4,11 +4,13 @@
 # make check    format, lint and types       make fix   repair what can be repaired
 # make docs     config/README.md             make lock  the locks and environment.yaml in envs/
 # make trainers installs the trainers that `snakemake audit` compares, beside the rest (see envs/trainers.lock)
+# make data     installs what reads Parquet and datasets, beside the rest (see envs/data.lock)
 
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
 TRAINERS := .venv/trainers
+DATA := .venv/data
 PATHS := src tests workflow_scripts envs benchmarks examples
 SNAKEFILES := Snakefile rules
 # Only when all of it is there: an error in a setting leaves the file as it is.
@@ -21,7 +23,7 @@ endif
 
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: all test test-hosts test-containers check fix docs lock trainers
+.PHONY: all test test-hosts test-containers check fix docs lock trainers data
 .DELETE_ON_ERROR:
 
 all: $(INSTALLED)
@@ -62,6 +64,12 @@ trainers: $(TRAINERS)
 # What these need of the other lock is there, in the versions of that: so nothing of it is touched.
 $(TRAINERS): envs/trainers.lock $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --no-deps --requirement envs/trainers.lock
+	@touch $@
+
+data: $(DATA)
+
+$(DATA): envs/data.lock $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --no-deps --requirement envs/data.lock
 	@touch $@
 
 $(INSTALLED): envs/requirements.lock pyproject.toml

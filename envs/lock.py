@@ -3,8 +3,8 @@
 pip resolves the whole set, from nothing, with the pins below. The lock names no build of torch (no "+cpu") and none of
 the packages that only torch's CUDA build needs, since torch pins those itself: one lock serves CPU and GPU machines.
 slurm.lock holds what the extra `slurm` needs besides, in versions that fit. Who has no SLURM does without: its plugin
-asks the cluster whenever Snakemake starts. trainers.lock is as that, for the extra `trainers`, which `make trainers`
-installs.
+asks the cluster whenever Snakemake starts. trainers.lock and data.lock are as that, for the extras `trainers` and
+`data`, which `make trainers` and `make data` install.
 """
 
 import json
@@ -17,7 +17,7 @@ from pathlib import Path
 ENVS = Path(__file__).parent
 PROJECT = ENVS.parent
 PINS = {"torch": "2.13.0"}
-BESIDE = ("slurm", "trainers")  # extras with a lock of their own, which is installed beside the other
+BESIDE = ("slurm", "trainers", "data")  # extras with a lock of their own, which is installed beside the other
 ONLY_ON_GPU_BUILDS = re.compile(r"^(nvidia-|cuda-|triton$)")
 HEADER = "# Made by `make lock` from pyproject.toml; edit that instead.\n"
 CONDA = """\

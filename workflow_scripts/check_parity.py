@@ -17,6 +17,6 @@ with logged(snakemake.log[0]):
         references={name: Path(files[name]) for name in REFERENCES},
         gradients={(name, dtype): Path(files[f"{name}_{dtype}"]) for name in FORMULAS for dtype in DTYPES},
         counted=count_windows(Path(files.rows), Path(files.lock), Path(files.plan)),
-        conditions=conditions_of(settings.model, settings.use_amp, Path(files.initial)),
+        conditions=conditions_of(settings.model, settings.use_amp, Path(files.initial), Path(files.lock)),
     )
     write_verdicts(snakemake.output.verdicts, "gradient_parity", verdicts)

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from ddp_tokens.distributed import barrier, within
 from ddp_tokens.loads import plan_for
 from ddp_tokens.measured_loop import Loop, Measured, Record
+from ddp_tokens.metrics import counted_in
 from ddp_tokens.scaling import counted
 from ddp_tokens.scaling_rows import STRONG
 from ddp_tokens.workloads import counter
@@ -43,7 +44,7 @@ def _run(of: Measured, processes: int, group: dist.ProcessGroup) -> Record:
         updates = loop.updates(plan)
         for record in updates:
             last.append(record)
-            accuracy = sum(one["correct"] for one in last) / sum(one["units"] for one in last)
+            accuracy = sum(one["correct"] for one in last) / sum(map(counted_in, last))
             reached = len(last) == last.maxlen and accuracy >= scaling.accuracy
             if reached:
                 break

@@ -18,10 +18,10 @@ from tabulate import tabulate
 
 from ddp_tokens.config import Experiment, OwnImages, OwnRows
 from ddp_tokens.config_reading import load_experiment
-from ddp_tokens.corpora import own_images
+from ddp_tokens.corpora import own_images, own_sources
 from ddp_tokens.corpora.lock import require_same_source
 from ddp_tokens.errors import ConfigError, CorpusError, UserError
-from ddp_tokens.files import read_json, sha256, sha256_of_json
+from ddp_tokens.files import read_json
 from ddp_tokens.layout import Layout
 from ddp_tokens.workflow import CONFIG_FOLDER, NOT_OVERRIDES, RESULTS
 from ddp_tokens.yaml_files import read_yaml
@@ -102,7 +102,7 @@ def read(experiment: Experiment) -> tuple[Source | None, list[str]]:
     try:
         files = _files(corpus)
         where = _where(files.values())
-        number, digest = sum(path.stat().st_size for path in files.values()), _digest(files)
+        number, digest = sum(path.stat().st_size for path in files.values()), own_sources.digest_of(files)
     except CorpusError as error:
         return Source(corpus.path, where), [f"{experiment.name}: field corpus.path: {error}"]
     except OSError as error:
@@ -117,10 +117,12 @@ def read(experiment: Experiment) -> tuple[Source | None, list[str]]:
 
 
 def _files(corpus: OwnRows | OwnImages) -> dict[str, Path]:
-    """By name: of a folder CLASS/IMAGE, of a file "". Raises CorpusError and OSError for what cannot be read."""
+    """By name in a folder; of a file "". Raises CorpusError and OSError for what cannot be read."""
     path = Path(corpus.path)
     kind = path.stat().st_mode
-    if isinstance(corpus, OwnImages) and stat.S_ISDIR(kind):
+    if stat.S_ISDIR(kind):
+        if isinstance(corpus, OwnRows):
+            return own_sources.files_of(path)
         return {name: path / name for name in own_images.files_in(path)}
     if not stat.S_ISREG(kind):
         raise CorpusError(f"{path} is no file")
@@ -130,11 +132,6 @@ def _files(corpus: OwnRows | OwnImages) -> dict[str, Path]:
 def source_files_of(corpus: OwnRows | OwnImages) -> list[Path]:
     """Every file that the corpus is read from, with paths as the experiment gives them; raises as _files does."""
     return sorted(_files(corpus).values())
-
-
-def _digest(files: Mapping[str, Path]) -> str:
-    digests = {name: sha256(path) for name, path in files.items()}
-    return digests[""] if "" in digests else sha256_of_json(digests)
 
 
 def _where(paths: Iterable[Path]) -> str:

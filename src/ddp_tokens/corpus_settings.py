@@ -43,18 +43,27 @@ class VerbGrammar(Section):
 
 
 class OwnRows(Section):
-    """Your own data: one JSON object per line with the fields id, split, tokens and, unless they follow from these,
-    labels."""
+    """Your own data: rows with the fields id, split, tokens and, unless they follow from these, labels; where they need
+    it also weights (one per token, 0 or more, by which its loss is multiplied), document (the name of what the row is a
+    part of), starts (of a packed row, the positions at which its sequences start, from 0 on) and prompt (how many
+    tokens at the start, of a packed row of each sequence, are a prompt, whose labels do not count). `docs/data.md` has
+    an example of each."""
 
-    kind: Literal["own"] = Field("own", description="rows of a file; may be left out where `path` is given")
-    path: str = Field(description="a JSONL file; relative paths start at the current folder")
+    kind: Literal["own"] = Field("own", description="rows of files; may be left out where `path` is given")
+    path: str = Field(
+        description="a JSONL file, one JSON object per line; a .parquet file; a folder that `save_to_disk` of the "
+        "package datasets wrote; or a folder of .jsonl and .parquet files, read in the order of their names (Parquet "
+        "and datasets need `make data`); relative paths start at the current folder"
+    )
     classes: Positive | None = Field(
         None, description="number of label classes; when absent, the largest label of the file plus one"
     )
     labels: Literal["given", "next_token"] = Field(
         "given",
         description="next_token: rows have no field `labels`; each token is labelled with the one that comes next, the "
-        "last with none, as the workload causal_lm needs it",
+        "last (of a packed row, of each sequence) with none, as the workload causal_lm needs it; with `prompt` n, the "
+        "labels of the first n - 1 tokens do not count, and the n-th predicts the first token after the prompt. given: "
+        "with `prompt` n, the labels of the first n tokens do not count",
     )
 
     @model_validator(mode="after")

@@ -16,11 +16,12 @@ from ddp_tokens.distributed import sum_over_ranks
 from ddp_tokens.errors import DivergedError
 from ddp_tokens.inputs import initial_model
 from ddp_tokens.samples import write_samples
-from ddp_tokens.workloads import Workload, load, unit_of, writer
+from ddp_tokens.workloads import Workload, load, require_weight, unit_of, writer
 from ddp_tokens.world import World
 
 PERPLEXITY = "perplexity"
 COUNTS = ("rows", "units", "correct")
+WEIGHT, LOSS_UNIT = "weight", "loss_unit"
 
 
 def evaluate_checkpoint(
@@ -58,20 +59,28 @@ def evaluate(
     Rank r takes rows r, r + W, ...: no row is padded in or repeated to make shares equal. With more than one rank,
     every rank calls this and gets the same result: the scores, `unit`, what a supervised unit is called, `ranks`, and
     `batches`, what each batch of each rank counted, from which anyone can judge the scores. Perplexity is a score of
-    tokens.
+    tokens. Where supervised positions do not count the same, also `weight`, the loss's denominator, and `loss_unit`, of
+    what it is the mean.
     """
+    weighted = any(row.is_weighted for row in rows)
     shares = [rows[rank :: world.size] for rank in range(world.size)]
     own = score_batches(model, workload, shares[world.rank], batch, world)
-    batches = gathered(own, [len(range(0, len(share), batch)) for share in shares], world)
+    sums = ("loss_sum", WEIGHT) if weighted else ("loss_sum",)
+    batches = gathered(own, [len(range(0, len(share), batch)) for share in shares], world, sums)
     totals = {name: sum(scores[name] for scores in batches) for name in COUNTS}
     loss_sum = sum(scores["loss_sum"] for scores in batches)
-    loss, unit = loss_sum / totals["units"], unit_of(workload)
+    unit, of_weights = unit_of(workload), {}
+    if weighted:
+        of_weights = {WEIGHT: math.fsum(scores[WEIGHT] for scores in batches), LOSS_UNIT: unit_of(workload, rows[0])}
+    loss = loss_sum / of_weights.get(WEIGHT, totals["units"])
+    plain = not weighted and not rows[0].criterion.label_smoothing
     return {
         **totals,
         "unit": unit,
         "loss_sum": loss_sum,
         "loss": loss,
-        **({PERPLEXITY: perplexity(loss)} if unit == TOKEN else {}),
+        **of_weights,
+        **({PERPLEXITY: perplexity(loss)} if unit == TOKEN and plain else {}),
         "accuracy": totals["correct"] / totals["units"],
         "ranks": world.size,
         "batches": batches,
@@ -102,23 +111,30 @@ def score_batches(
     for start in range(0, len(rows), batch):
         of_batch = rows[start : start + batch]
         collated = workload.collate(of_batch, world.device)
-        scores.append({"rows": len(of_batch), **workload.metrics(workload.forward(model, collated), collated)})
+        found = workload.metrics(workload.forward(model, collated), collated)
+        require_weight(workload, found, of_batch)
+        scores.append({"rows": len(of_batch), WEIGHT: found["units"], **found})
     return scores
 
 
-def gathered(own: Sequence[Mapping[str, float]], batches_of_ranks: Sequence[int], world: World) -> list[dict[str, Any]]:
+def gathered(
+    own: Sequence[Mapping[str, float]],
+    batches_of_ranks: Sequence[int],
+    world: World,
+    sums: Sequence[str] = ("loss_sum",),
+) -> list[dict[str, Any]]:
     """The batches of all ranks, in the order of ranks, on every rank. One all-reduce.
 
     Each rank adds its values to places that are 0 on all others, so they arrive bit for bit.
     """
-    names = (*COUNTS, "loss_sum")
+    names = (*COUNTS, *sums)
     places = [0.0] * (len(names) * sum(batches_of_ranks))
     first = len(names) * sum(batches_of_ranks[: world.rank])
     values = [float(scores[name]) for scores in own for name in names]
     places[first : first + len(values)] = values
     summed = iter(sum_over_ranks(places, world.device))
     return [
-        {"rank": rank, **{name: int(next(summed)) for name in COUNTS}, "loss_sum": next(summed)}
+        {"rank": rank, **{name: int(next(summed)) for name in COUNTS}, **{name: next(summed) for name in sums}}
         for rank, number in enumerate(batches_of_ranks)
         for _ in range(number)
     ]

@@ -128,10 +128,11 @@ def read_json_lines(path: Path | str) -> list[dict[str, Any]]:
         lines = Path(path).read_text().splitlines()
     except FileNotFoundError:
         raise EvidenceError(f"{path} does not exist; run the step that makes it") from None
-    return [_parsed(line, f"{path}, line {number}") for number, line in enumerate(lines, start=1)]
+    return [parsed_line(line, f"{path}, line {number}") for number, line in enumerate(lines, start=1)]
 
 
-def _parsed(line: str, where: str) -> dict[str, Any]:
+def parsed_line(line: str, where: str) -> dict[str, Any]:
+    """Raise EvidenceError, saying `where`, when it is not JSON."""
     try:
         record: dict[str, Any] = from_json(line)
     except (ValueError, RecursionError) as error:

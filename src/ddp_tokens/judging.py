@@ -25,7 +25,7 @@ def gradient_parity(experiment: Experiment, at: Layout) -> list[Verdict]:
     references = {name: at.reference(name) for name in REFERENCES}
     gradients = {(formula, dtype): at.gradients(formula, dtype) for formula in FORMULAS for dtype in DTYPES}
     counted = count_windows(at.rows, at.lock, at.plan)
-    conditions = conditions_of(experiment.model, experiment.use_amp, at.initial)
+    conditions = conditions_of(experiment.model, experiment.use_amp, at.initial, at.lock)
     return check_gradient_parity(experiment.tolerances, references, gradients, counted, conditions)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy
 import torch
@@ -13,12 +14,16 @@ from ddp_tokens.corpora.lock import ImageShape, Shape
 from ddp_tokens.corpora.rows import PLAIN, UNSUPERVISED, Criterion, Row, supervised_in
 from ddp_tokens.errors import WorkloadError
 
+PADDING = -1  # the segment of positions without a token
+
 
 @dataclass(frozen=True)
 class Batch(batches.Batch):
     """`tokens`, `labels`: int64 (rows, longest); `padding`: bool (rows, longest), True where there is no token.
 
     `weights`: float64 (rows, longest), None where each is 1. `units`: what the rows add to the denominator.
+    `segments`: int64 (rows, longest), the number of the sequence that a position belongs to, -1 where there is no
+    token, and `places`, its place in that sequence; both None where no row is packed.
     """
 
     tokens: torch.Tensor
@@ -27,6 +32,8 @@ class Batch(batches.Batch):
     units: float
     weights: torch.Tensor | None = None
     criterion: Criterion = PLAIN
+    segments: torch.Tensor | None = None
+    places: torch.Tensor | None = None
 
 
 def of_tokens(workload: str, settings: Model, shape: Shape | ImageShape) -> tuple[Transformer, Shape]:
@@ -42,9 +49,29 @@ def collate(rows: Sequence[Row], device: torch.device | str = "cpu") -> Batch:
     labels = _padded([row.labels for row in rows], longest, UNSUPERVISED)
     lengths = torch.tensor([len(row.tokens) for row in rows])
     padding = torch.arange(longest) >= lengths[:, None]
-    return Batch(*(tokens, labels, padding, supervised_in(rows)), weights_of(rows, longest), rows[0].criterion).to(
-        device
-    )
+    weights = weights_of(rows, longest)
+    packed = sequences_of(rows, longest)
+    return Batch(tokens, labels, padding, supervised_in(rows), weights, rows[0].criterion, *packed).to(device)
+
+
+def sequences_of(rows: Sequence[Row], longest: int) -> tuple[torch.Tensor, torch.Tensor] | tuple[None, None]:
+    """`segments` and `places` of a batch."""
+    if all(row.starts is None for row in rows):
+        return None, None
+    segments = torch.full((len(rows), longest), PADDING)
+    places = torch.zeros_like(segments)
+    for index, row in enumerate(rows):
+        for number, (start, end) in enumerate(pairwise((*(row.starts or (0,)), len(row.tokens)))):
+            segments[index, start:end] = number
+            places[index, start:end] = torch.arange(end - start)
+    return segments, places
+
+
+def same_sequence(segments: torch.Tensor) -> torch.Tensor:
+    """bool (rows, longest, longest): whether the position of the row and that of the column are of one sequence. What
+    is padding is one for itself, so that no position sees nothing, of which attention would make NaN.
+    """
+    return segments[:, :, None] == segments[:, None, :]
 
 
 def weights_of(rows: Sequence[Row], longest: int) -> torch.Tensor | None:
@@ -85,7 +112,23 @@ def weighted_cross_entropy(
 
 
 def metrics(outputs: torch.Tensor, batch: Batch) -> dict[str, float]:
-    counted = batch.labels != UNSUPERVISED
+    counted = positions_that_count(batch.labels, batch.weights, batch.criterion)
     correct = (outputs.argmax(-1) == batch.labels) & counted
-    total, units = loss_sum(outputs, batch)
-    return {"loss_sum": float(total), "correct": int(correct.sum()), "units": units}
+    total, weight = loss_sum(outputs, batch)
+    scores = {"loss_sum": float(total), "correct": int(correct.sum()), "units": int(counted.sum())}
+    return scores | ({"weight": weight} if is_weighted(batch.weights, batch.criterion) else {})
+
+
+def positions_that_count(labels: torch.Tensor, weights: torch.Tensor | None, criterion: Criterion) -> torch.Tensor:
+    """Bool, as `labels`: supervised, and of a weight above 0."""
+    counted = labels != UNSUPERVISED
+    if weights is not None:
+        counted &= weights > 0
+    if criterion.class_weights is not None:
+        counted &= torch.tensor(criterion.class_weights, device=labels.device)[labels.clamp(min=0)] > 0
+    return counted
+
+
+def is_weighted(weights: torch.Tensor | None, criterion: Criterion) -> bool:
+    """Is the denominator another number than that of the supervised positions?"""
+    return weights is not None or criterion.class_weights is not None

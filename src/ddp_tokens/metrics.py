@@ -13,6 +13,11 @@ from ddp_tokens.epochs import place_in_epoch
 Record = dict[str, Any]
 
 
+def counted_in(record: Mapping[str, Any]) -> int:
+    """Of how many positions `correct` is a number: the units, unless these are weighted."""
+    return int(record.get("counted", record["units"]))
+
+
 class MetricTracker:
     """`correct`: None where nobody counts it; `skipped`: None where losses have no scale, so that no update can be."""
 
@@ -21,6 +26,7 @@ class MetricTracker:
         self.units = 0
         self.loss_sum = 0.0
         self.correct: int | None = None
+        self.counted = 0
         self.skipped: int | None = None
 
     def add(self, record: Mapping[str, Any]) -> None:
@@ -30,6 +36,7 @@ class MetricTracker:
         self.loss_sum += record["loss_sum"]
         if "correct" in record:
             self.correct = (self.correct or 0) + record["correct"]
+            self.counted += counted_in(record)
         if "skipped" in record:
             self.skipped = (self.skipped or 0) + record["skipped"]
 
@@ -40,7 +47,7 @@ class MetricTracker:
 
     @property
     def accuracy(self) -> float | None:
-        return None if self.correct is None else self.correct / self.units
+        return None if self.correct is None else self.correct / self.counted
 
 
 def epoch_summary(epoch: int, windows: int, records: Sequence[Mapping[str, Any]], lr: float) -> Record:

@@ -89,6 +89,7 @@ def verdicts_page(summary: Mapping[str, Any]) -> str:
         "verdicts",
         summary["experiment"],
         headline=headline(summary),
+        objective=summary["objective"],
         problems=unexpected(summary),
         trained_anyway=summary["trained_anyway"],
         unproven=[problem for problem in unexpected(summary) if problem.startswith(GUARDS)],
@@ -127,7 +128,7 @@ def score_texts(score: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [
         ("Rows", count_text(score["rows"])),
         (f"{unit.capitalize()}s", count_text(score["units"])),
-        (f"Loss per {unit}", loss_text(score["loss"])),
+        (f"Loss per {score.get('loss_unit', unit)}", loss_text(score["loss"])),
         *perplexity,
         (f"Accuracy per {unit}", percent_text(score["accuracy"])),
     ]

@@ -13,7 +13,7 @@ from ddp_tokens.devices import described_device
 from ddp_tokens.epochs import ends_epoch
 from ddp_tokens.event_files import OF_UPDATES, EventFiles
 from ddp_tokens.layout import Layout
-from ddp_tokens.metrics import epoch_summary
+from ddp_tokens.metrics import counted_in, epoch_summary
 from ddp_tokens.profiling import Profiling
 from ddp_tokens.progress import WrittenProgress
 from ddp_tokens.rank_log import RankLog
@@ -89,5 +89,5 @@ def values_of(record: Mapping[str, Any], lr: float) -> Record:
     """What event files show of an update."""
     values = {"lr": lr} | dict(record)
     if "correct" in record:
-        values["accuracy"] = record["correct"] / record["units"]
+        values["accuracy"] = record["correct"] / counted_in(record)
     return {name: values[name] for name in OF_UPDATES if name in values}

@@ -194,7 +194,7 @@ def _run(
     begun = begin(experiment, prepared, at.initial, working.world)
     start, working = _set_out(begun, working, resume, until, allowed)
     windows = windows_of_epoch(experiment, prepared)
-    course = Course(experiment.steps, until, windows, unit_of(begun.workload))
+    course = Course(experiment.steps, until, windows, unit_of(begun.workload, next(iter(prepared.rows.values()))))
     with Telling(experiment, at, run, course, begun.state, working.world, progress) as told:
         stopped = _train_until(until, begun, prepared, working, stop, told)
     if stopped is None:

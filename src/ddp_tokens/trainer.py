@@ -1,7 +1,7 @@
 """The training loop: one, for every experiment."""
 
 import math
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -10,7 +10,7 @@ import torch
 
 from ddp_tokens.checkpoint import TrainingState
 from ddp_tokens.config import Experiment, Optimizer, Sgd
-from ddp_tokens.corpora.rows import Row
+from ddp_tokens.corpora.rows import Row, supervised_positions
 from ddp_tokens.errors import DivergedError
 from ddp_tokens.loading import Batches, Loading, windows_of_rank
 from ddp_tokens.normalization import global_token_loss
@@ -84,7 +84,8 @@ def train(
     """Make updates state.step + 1 to `until`; append to both histories; yield each global record.
 
     A global record holds `step`, `units` (the denominator), `loss_sum` and `loss`, the mean over all supervised units
-    of the window, and besides, each where there is such a thing: `correct`, of the units; `lr`, with a schedule;
+    of the window, and besides, each where there is such a thing: `correct`, of the units, or where these are weighted
+    of the positions `counted`; `lr`, with a schedule;
     `gradient_norm`, that of the window before clipping and without the loss scale, None where it overflowed; `scale`,
     of the losses, and `skipped`, whether an overflow kept the update from being made. A rank's record holds its row
     ids per microbatch, its units and its loss sum.
@@ -100,17 +101,18 @@ def train(
     for step in range(state.step + 1, until + 1):
         progress.begins_update(step)
         window, name = plan[step - 1], f"window {step}"
-        local, total = count_window(microbatches_of(window, world.rank, rows), name, world.device)
+        own = microbatches_of(window, world.rank, rows)
+        local, total = count_window(own, name, world.device)
         with progress.spent(DATA):
             batches = next(windows)
         normalize = partial(global_token_loss, global_count=total, world_size=world.size)
         right = _Right(workload)
         local_loss, summed = accumulate(model, workload, batches, normalize, progress, how.precision, right.add)
-        sums = sums_of_window(workload, name, [local_loss, *right.count()], summed, local, world)
+        sums = sums_of_window(workload, name, [local_loss, *right.count(own)], summed, local, world)
         _require_finite("loss", sums[0], step, how.precision.dtype == torch.float16)
         record = {"step": step, "units": total, "loss_sum": sums[0], "loss": sums[0] / total}
         if len(sums) > 1:
-            record["correct"] = int(sums[1])
+            record |= {"correct": int(sums[1])} | ({"counted": int(sums[2])} if sums[2] != total else {})
         with updating(model, state.optimizer, progress):
             record |= _update(model, state.optimizer, how, step)
         if step == until:
@@ -131,9 +133,12 @@ class _Right:
         if self.counter is not None:
             self.counts.append(self.counter.correct(outputs.detach(), batch))
 
-    def count(self) -> list[float]:
-        """One number, or none where nobody counts."""
-        return [float(torch.stack(self.counts).sum())] if self.counts else []
+    def count(self, own: Sequence[Sequence[Row]]) -> list[float]:
+        """Two numbers, how many and of how many positions, or none where nobody counts."""
+        if not self.counts:
+            return []
+        positions = sum(supervised_positions(row) for microbatch in own for row in microbatch)
+        return [float(torch.stack(self.counts).sum()), float(positions)]
 
 
 def _update(model: torch.nn.Module, optimizer: torch.optim.Optimizer, how: How, step: int) -> dict[str, Any]:

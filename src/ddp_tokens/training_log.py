@@ -19,7 +19,7 @@ from ddp_tokens.config import Experiment
 from ddp_tokens.epochs import place_in_epoch
 from ddp_tokens.files import naming
 from ddp_tokens.machine import name_of, this_machine
-from ddp_tokens.metrics import MetricTracker
+from ddp_tokens.metrics import MetricTracker, counted_in
 from ddp_tokens.rank_log import is_cut_off
 
 log = logging.getLogger("ddp_tokens.train")
@@ -143,7 +143,7 @@ def update_line(record: Mapping[str, Any], course: Course, lr: float, rate: floa
     """`skipped`: updates since the last line, None where losses have no scale."""
     parts = [f"loss {record['loss']:.4f} over {counted(record['units'], course.unit)}"]
     if "correct" in record:
-        parts.append(f"accuracy {record['correct'] / record['units'] * 100:.1f} %")
+        parts.append(f"accuracy {record['correct'] / counted_in(record) * 100:.1f} %")
     parts.append(f"lr {lr:.4g}")
     if "gradient_norm" in record:
         norm = record["gradient_norm"]

@@ -11,7 +11,7 @@ from typing import IO, Any
 from ddp_tokens.config import Experiment, OwnImages, OwnRows
 from ddp_tokens.config_reading import load_experiment
 from ddp_tokens.control_settings import require_suitable
-from ddp_tokens.corpora import own_images
+from ddp_tokens.corpora import own_images, own_sources
 from ddp_tokens.errors import ConfigError, CorpusError, LaunchError
 from ddp_tokens.files import to_json, write_text
 from ddp_tokens.launchers import shell_command
@@ -115,13 +115,12 @@ class Experiments:
         return file_by_content(name, step, settings_document(self.get(name), step))
 
     def source_of_rows(self, name: str) -> list[str]:
-        """The user's own file, where there is one: an input of prepare. For a folder, a file that lists its images:
-        the time of a folder does not tell that an image in it has changed.
-        """
+        """The user's own file: an input of prepare. For a folder, a list of its files: its time tells of no change."""
         corpus = self.get(name).corpus
-        if isinstance(corpus, OwnImages) and Path(corpus.path).is_dir():
+        if isinstance(corpus, OwnRows | OwnImages) and Path(corpus.path).is_dir():
+            of, what = (own_images, "images") if isinstance(corpus, OwnImages) else (own_sources, "rows")
             try:
-                return [file_by_content(name, "images", to_json(own_images.stamps(Path(corpus.path))))]
+                return [file_by_content(name, what, to_json(of.stamps(Path(corpus.path))))]
             except CorpusError:  # which require_ready will say
                 return []
         return [corpus.path] if isinstance(corpus, OwnRows | OwnImages) else []

@@ -71,6 +71,26 @@ def test_the_lock_of_trainers_adds_them_and_changes_nothing():
     ]
 
 
+def test_the_lock_of_data_adds_pyarrow_and_changes_nothing():
+    """It is installed beside the other one, by `make data` and no other target. No other lock may have it in another
+    version.
+    """
+    data = pins((PROJECT_ROOT / "envs" / "data.lock").read_text().splitlines())
+    [requirement] = [Requirement(text) for text in PROJECT["optional-dependencies"]["data"]]
+    assert requirement.specifier.contains(data[requirement.name])
+    assert not set(data) & set(LOCK)
+    trainers = pins((PROJECT_ROOT / "envs" / "trainers.lock").read_text().splitlines())
+    assert {name: trainers[name] for name in set(data) & set(trainers)}.items() <= data.items()
+    makefile = (PROJECT_ROOT / "Makefile").read_text()
+    assert re.findall(r"^\t.*data\.lock$", makefile, re.MULTILINE) == [
+        "\t$(BIN)/python -m pip install --quiet --no-deps --requirement envs/data.lock"
+    ]
+    assert [line for line in makefile.splitlines() if "$(DATA)" in line] == [
+        "data: $(DATA)",
+        "$(DATA): envs/data.lock $(INSTALLED)",
+    ]
+
+
 def test_every_audited_package_is_in_a_lock():
     """What the table of trainers says to install is what `make trainers` installs."""
     trainers = pins((PROJECT_ROOT / "envs" / "trainers.lock").read_text().splitlines())

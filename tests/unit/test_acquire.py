@@ -164,7 +164,8 @@ def test_all_problems_are_told_each_in_one_sentence(project, capsys):
         "classless: field corpus.path: config holds 0 class folders; there must be 2 or more, one per class, with its "
         "images in it",
         "fifo: field corpus.path: fifo is no file",
-        "folder: field corpus.path: config is no file",
+        "folder: field corpus.path: config holds broken.yaml, which is no .jsonl or .parquet file: take it away, or "
+        "name the file of rows itself",
         "gone: field corpus.path: data/rows.jsonl cannot be read: No such file or directory",
         "missing: field corpus.path: /nowhere/pictures cannot be read: No such file or directory",
         "config/typo.yaml: unknown field 'bacth', did you mean 'batch'?; config/README.md lists every field",

@@ -21,7 +21,7 @@ from ddp_tokens.workflow import (
     targets_of,
     visible_gpus,
 )
-from tests.helpers import PROJECT
+from tests.helpers import PROJECT, record, write_lines
 from tests.unit.corpora.image_data import pictures, write_folder
 
 
@@ -292,6 +292,21 @@ def test_own_rows_are_an_input_of_prepare(configs):
     (configs / "mine.yaml").write_text("corpus: {path: rows.jsonl}")
     experiments = Experiments({"experiments": ["tiny", "mine"]})
     assert [experiments.source_of_rows(name) for name in experiments.names] == [[], ["rows.jsonl"]]
+
+
+def test_a_folder_of_rows_is_an_input_by_what_it_holds(configs):
+    folder = configs.parent / "rows"
+    folder.mkdir()
+    (configs / "mine.yaml").write_text("corpus: {path: rows}")
+    experiments = Experiments({"experiments": ["mine"]})
+    assert experiments.source_of_rows("mine") == []  # which prepare would refuse
+    write_lines(folder / "a.jsonl", record("a"))
+    [before] = experiments.source_of_rows("mine")
+    assert experiments.source_of_rows("mine") == [before]
+    write_lines(folder / "a.jsonl", record("longer"))
+    [after] = experiments.source_of_rows("mine")
+    assert len({before, after, "rows"}) == 3
+    assert all(Path(path).is_file() for path in (before, after))
 
 
 def of_images(path):

@@ -292,6 +292,6 @@ def _score(split: str, score: Mapping[str, Any]) -> str:
     unit = score["unit"]
     perplexity = f", perplexity {number_text(score[PERPLEXITY])}" if PERPLEXITY in score else ""
     return (
-        f"{split.capitalize()}: loss {loss_text(score['loss'])} nats per {unit}{perplexity}, accuracy "
-        f"{percent_text(score['accuracy'])} of {score['units']:,} {unit}s in {score['rows']:,} rows."
+        f"{split.capitalize()}: loss {loss_text(score['loss'])} nats per {score.get('loss_unit', unit)}{perplexity}, "
+        f"accuracy {percent_text(score['accuracy'])} of {score['units']:,} {unit}s in {score['rows']:,} rows."
     )

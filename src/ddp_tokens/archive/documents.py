@@ -160,7 +160,8 @@ def _data(document: Document, experiment: Experiment) -> str:
     rows = f"`{results_of(document.experiment)}/corpus/` (rows and their lock)"
     if not isinstance(experiment.corpus, OwnRows | OwnImages):
         return f"{rows}; made from the seed, nothing is downloaded"
-    left_out = [name for name in document.omitted if PurePosixPath(name).parts[0] == INPUTS]
+    own = f"{INPUTS}/{experiment.corpus.path.lstrip('/')}"
+    left_out = [name for name in document.omitted if PurePosixPath(name).is_relative_to(own)]
     where = f"not included ({len(left_out)} files, see README.md)" if left_out else f"`{INPUTS}/` or `{SOURCE}/`"
     return f"{rows}; read from {experiment.corpus.path}: {where}"
 
@@ -181,7 +182,9 @@ def _tests(contents: Contents) -> str:
 def _metrics(evaluation: Mapping[str, Any]) -> str:
     scored = {split: evaluation[split] for split in SPLITS if split in evaluation}
     return "; ".join(
-        f"{split}: loss {of['loss']:.5f} and accuracy {of['accuracy']:.4f} per {of['unit']}"
+        f"{split}: loss {of['loss']:.5f} per {of['loss_unit']} and accuracy {of['accuracy']:.4f} per {of['unit']}"
+        if "loss_unit" in of
+        else f"{split}: loss {of['loss']:.5f} and accuracy {of['accuracy']:.4f} per {of['unit']}"
         + (f", perplexity {of[PERPLEXITY]:.4f}" if PERPLEXITY in of else "")
         + f", over {of['units']:,} {of['unit']}s of {of['rows']:,} rows"
         for split, of in scored.items()

@@ -1,7 +1,7 @@
 """Are as many rows and units scored as the split holds, and is the score the mean over all supervised units?"""
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ MEAN_OF_BATCH_MEANS = "mean_of_batch_means"
 MEAN_OF_RANK_MEANS = "mean_of_rank_means"
 SPLITS = ("validation", "test")
 PERPLEXITY = "perplexity"  # a score of tokens
+WEIGHT = "weight"  # of the loss, where supervised units are weighted
 NOT_SCORED: Mapping[str, Any] = {"rows": 0, "units": 0, "unit": "unit", "correct": 0, "ranks": 1, "batches": []}
 MARGIN = 3
 # A library's exp is off by 2^-52 of the value at most. The score's and this check's may be those of two libraries.
@@ -30,12 +31,14 @@ def check_evaluation(evaluation: Path, lock: Path) -> list[Verdict]:
 
     Raises EvidenceError when the scores do not say what each batch counted, or lack the perplexity.
     """
-    scores, counts = read_json(evaluation), read_json(lock)["counts"]
+    scores, locked = read_json(evaluation), read_json(lock)
+    counts = locked["counts"]
     evidence = digests([evaluation, lock])
     verdicts = []
     for split in SPLITS:
         score = scores.get(split, NOT_SCORED)
-        needed = (*NOT_SCORED, PERPLEXITY) if score.get("unit") == TOKEN else NOT_SCORED
+        per_token = score.get("unit") == TOKEN and "objective" not in locked and WEIGHT not in score
+        needed = (*NOT_SCORED, PERPLEXITY) if per_token else NOT_SCORED
         if missing := [name for name in needed if name not in score]:
             raise EvidenceError(f"{evaluation} lacks {', '.join(missing)} of split '{split}': run evaluate again")
         if split in scores or counts[split]["rows"]:
@@ -76,18 +79,18 @@ def judge_mean(split: str, score: Mapping[str, Any], evidence: Mapping[str, str]
     the mean over all units: such a split can show no mistake, and the outcome is `inconclusive`.
     """
     found, batches = score["loss"], [batch for batch in score["batches"] if batch["units"]]
-    units = sum(batch["units"] for batch in batches)
+    units = math.fsum(map(weight_of, batches))
     right = math.fsum(batch["loss_sum"] for batch in score["batches"]) / units
     tolerance = rounding(batches, [units] * len(batches))
     wrong = wrong_means(batches)
     distances = [abs(mean - right) for _, mean, _ in wrong]
     power = min(distances) / tolerance if tolerance else 0.0
     error = abs(found - right)
-    correct = sum(batch["correct"] for batch in batches)
-    right_accuracy = (score["correct"], score["accuracy"]) == (correct, correct / units)
+    correct, counted = (sum(batch[name] for batch in batches) for name in ("correct", "units"))
+    right_accuracy = (score["correct"], score["accuracy"]) == (correct, correct / counted)
     right_perplexity = PERPLEXITY not in score or is_exp(score[PERPLEXITY], found)
     agrees = error <= tolerance and right_accuracy and right_perplexity
-    one_formula = len({batch["units"] for batch in batches}) == 1
+    one_formula = len(set(map(weight_of, batches))) == 1
     undecidable = agrees and power < MARGIN
     known = [name for name, mean, allowed in wrong if abs(found - mean) <= allowed]
     return Verdict(
@@ -110,10 +113,11 @@ def judge_mean(split: str, score: Mapping[str, Any], evidence: Mapping[str, str]
             "mean_over_all_units": plain(right),
             "nearest_wrong_mean": plain(wrong[distances.index(min(distances))][1]),
             "batches": len(score["batches"]),
-            "units": units,
+            "units": counted,
+            **({WEIGHT: plain(units)} if WEIGHT in score else {}),
         },
         evidence=evidence,
-        first_difference=None if agrees else _scores_and_means(score, right, correct / units),
+        first_difference=None if agrees else _scores_and_means(score, right, correct / counted),
         diagnosis=() if agrees else tuple(dict.fromkeys(known)),
     )
 
@@ -136,21 +140,26 @@ def is_exp(value: float, of: float) -> bool:
     return abs(value - right) <= EXP_ROUNDING * right
 
 
+def weight_of(batch: Mapping[str, Any]) -> float:
+    """What the batch's loss sum is divided by: its supervised units, or their weights."""
+    return float(batch[WEIGHT]) if WEIGHT in batch else int(batch["units"])
+
+
 def wrong_means(batches: Batches) -> list[tuple[str, float, float]]:
     """(name, value, its rounding) of each known wrong mean, that of batch means always first.
 
     A mean is a sum of loss sums, each over a denominator; the right one divides all by the units of all batches. Of the
     other wrong ones, those that divide by the same numbers here are the right one here, and left out.
     """
-    units = sum(batch["units"] for batch in batches)
-    batches_of, units_of = Counter(batch["rank"] for batch in batches), Counter[int]()
+    units = math.fsum(map(weight_of, batches))
+    batches_of, units_of = Counter(batch["rank"] for batch in batches), defaultdict[int, float](float)
     for batch in batches:
-        units_of[batch["rank"]] += batch["units"]
+        units_of[batch["rank"]] += weight_of(batch)
     ranks = len(batches_of)
     denominators = [
-        (MEAN_OF_BATCH_MEANS, [len(batches) * batch["units"] for batch in batches]),
+        (MEAN_OF_BATCH_MEANS, [len(batches) * weight_of(batch) for batch in batches]),
         # The same mistake, averaged on each rank first: another value where ranks hold unequal numbers of batches.
-        (MEAN_OF_BATCH_MEANS, [ranks * batches_of[batch["rank"]] * batch["units"] for batch in batches]),
+        (MEAN_OF_BATCH_MEANS, [ranks * batches_of[batch["rank"]] * weight_of(batch) for batch in batches]),
         (MEAN_OF_RANK_MEANS, [ranks * units_of[batch["rank"]] for batch in batches]),
     ]
     return [
@@ -160,7 +169,7 @@ def wrong_means(batches: Batches) -> list[tuple[str, float, float]]:
     ]
 
 
-def rounding(batches: Batches, divisors: Sequence[int]) -> float:
+def rounding(batches: Batches, divisors: Sequence[float]) -> float:
     """How far two float64 computations of a mean may lie apart.
 
     Each of n - 1 additions and the division rounds by at most 2^-53 of the sum of absolute values, this check's own
@@ -170,5 +179,5 @@ def rounding(batches: Batches, divisors: Sequence[int]) -> float:
     return (len(batches) + 1) * 2.0**-52 * math.fsum(terms)
 
 
-def _mean(batches: Batches, divisors: Sequence[int]) -> float:
+def _mean(batches: Batches, divisors: Sequence[float]) -> float:
     return math.fsum(batch["loss_sum"] / divisor for batch, divisor in zip(batches, divisors, strict=True))

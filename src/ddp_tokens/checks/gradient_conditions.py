@@ -7,7 +7,8 @@ from pathlib import Path
 from ddp_tokens.checks.tensor_files import read_arrays
 from ddp_tokens.checks.verdict import Verdict
 from ddp_tokens.config import Model, ResNet
-from ddp_tokens.files import digests
+from ddp_tokens.corpora.objective import objective_in
+from ddp_tokens.files import digests, read_json
 from ddp_tokens.layout import NATIVE
 
 STATISTIC = "running_mean"
@@ -36,10 +37,14 @@ class Conditions:
 NOTHING_TO_STATE = Conditions()
 
 
-def conditions_of(model: Model, use_amp: bool, initial: Path) -> Conditions:
-    """`initial`: the initial weights. Layers that keep statistics of rows are told by their buffers."""
+def conditions_of(model: Model, use_amp: bool, initial: Path, lock: Path | None = None) -> Conditions:
+    """`initial`: the initial weights. Layers that keep statistics of rows are told by their buffers. `lock`: of the
+    corpus, whose objective is stated where it is not the plain mean over tokens.
+    """
     statistics = _statistics_said_of(model, list(read_arrays(initial)))
-    return Conditions(statistics, (NOT_MIXED,) if use_amp else (), (initial,) if statistics else ())
+    locked = read_json(lock) if lock else {}
+    objective = (f"objective: {objective_in(locked, ()).in_words()}",) if "objective" in locked else ()
+    return Conditions((*objective, *statistics), (NOT_MIXED,) if use_amp else (), (initial,) if statistics else ())
 
 
 def _statistics_said_of(model: Model, names: Sequence[str]) -> tuple[str, ...]:

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from ddp_tokens.config import Corpus, GeneratedCorpus, OwnImages, OwnRows
-from ddp_tokens.corpora import own_images
+from ddp_tokens.corpora import own_images, own_sources
+from ddp_tokens.corpora.locked_rows import changed, locked_rows
 from ddp_tokens.corpora.objective import Objective, document_of, objective_in
-from ddp_tokens.corpora.rows import SPLITS, UNSUPERVISED, Criterion, Row, supervised_positions
+from ddp_tokens.corpora.rows import SPLITS, UNSUPERVISED, Criterion, Row, longest_sequence, supervised_positions
 from ddp_tokens.corpora.training_rows import TrainingRows
 from ddp_tokens.errors import PREPARE_AGAIN, CorpusError
-from ddp_tokens.files import json_line, read_json, read_json_lines, replacing, sha256, write_json
+from ddp_tokens.files import json_line, read_json, replacing, sha256, write_json
 from ddp_tokens.objective_settings import DOCUMENT
 
 TOKEN_MEAN = Objective()
@@ -19,7 +20,8 @@ TOKEN_MEAN = Objective()
 
 @dataclass(frozen=True)
 class Shape:
-    """What a model must cover: ids 0..vocabulary-1, labels 0..classes-1, sequences of up to `positions` tokens."""
+    """What a model must cover: ids 0..vocabulary-1, labels 0..classes-1, sequences of up to `positions` tokens, also in
+    packed rows."""
 
     vocabulary: int
     classes: int
@@ -58,7 +60,7 @@ class Tally:
         self.measured = Shape(
             max(self.measured.vocabulary, 1 + max(row.tokens, default=-1)),
             max(self.measured.classes, 1 + max(row.labels)),
-            max(self.measured.positions, len(row.tokens)),
+            max(self.measured.positions, longest_sequence(row)),
         )
 
     def _require_countable(self, row: Row) -> None:
@@ -125,23 +127,24 @@ def write_corpus(
     if vocabulary is not None:
         lock["vocabulary"] = list(vocabulary)
     if isinstance(corpus, OwnRows):
-        lock["source_sha256"] = sha256(corpus.path)
+        lock["source_sha256"] = own_sources.digest_of(own_sources.files_of(Path(corpus.path)))
     write_json(lock_path, lock)
     return training
 
 
 def read_corpus(
     rows_path: Path | str, lock_path: Path | str, unit: str | None = None
-) -> tuple[dict[str, Row], dict[str, Any]]:
+) -> tuple[Mapping[str, Row], dict[str, Any]]:
     """Rows by id, in file order, as the objective counts them, and the lock. Raises CorpusError when the rows are not
-    those that were locked. `unit`: what is to count once in place of the locked unit.
+    those that were locked. `unit`: what is to count once in place of the locked unit. Of a large corpus, rows are read
+    when they are asked for.
     """
     lock = read_lock(rows_path, lock_path)
     images = _images_in(lock)
-    rows = {record["id"]: Row.from_record(record, images) for record in read_json_lines(rows_path)}
+    rows = locked_rows(rows_path, lambda record: Row.from_record(record, images))
     if "objective" in lock or unit:
         objective = objective_in(lock, rows.values(), unit)
-        rows = {name: objective.counted(row) for name, row in rows.items()}
+        rows = changed(rows, objective.counted)
     return rows, lock
 
 
@@ -172,9 +175,9 @@ def require_same_source(corpus: Corpus, lock: dict[str, Any], lock_path: Path | 
     missed, since they were copied."""
     if isinstance(corpus, OwnImages):
         own_images.require_same(lock["images"])
-    if not isinstance(corpus, OwnRows) or not Path(corpus.path).is_file():
+    if not isinstance(corpus, OwnRows) or not Path(corpus.path).exists():
         return
-    if sha256(corpus.path) != lock.get("source_sha256"):
+    if own_sources.digest_of(own_sources.files_of(Path(corpus.path))) != lock.get("source_sha256"):
         raise CorpusError(
             f"{corpus.path} has changed since prepare (its SHA-256 is not the one in {lock_path}): {PREPARE_AGAIN}"
         )

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ddp_tokens.config import Experiment
-from ddp_tokens.corpora.rows import PLAIN, UNSUPERVISED, Criterion, Row, position_weights
+from ddp_tokens.corpora.rows import PLAIN, UNSUPERVISED, Criterion, Row, position_weights, supervised_positions
 from ddp_tokens.errors import PREPARE_AGAIN, CorpusError
 from ddp_tokens.objective_settings import DOCUMENT, SAMPLE, SEQUENCE, TOKEN
 
@@ -49,7 +49,7 @@ class Objective:
 
     def counted(self, row: Row) -> Row:
         """The row with the weights and units that the objective gives it."""
-        row = replace(row, criterion=self.criterion, given=row)
+        row = replace(row, criterion=self.criterion, given=row, unit=self.unit)
         if self.unit == TOKEN:
             return row
         weights = position_weights(row)
@@ -58,6 +58,14 @@ class Objective:
             return _shared(row, [(0, len(weights), whole)], own / whole if whole else 0.0)
         groups = [(start, end, math.fsum(weights[start:end])) for start, end in _groups(row, self.unit)]
         return _shared(row, groups, sum(whole > 0 for *_, whole in groups))
+
+    def in_words(self, position: str = TOKEN) -> str:
+        """With its formula, where l_i is the loss at the supervised position i, which is called `position`."""
+        words, formula = (text.replace("token", position) for text in MEANS[self.unit])
+        criterion = self.criterion
+        more = [f"class weights {list(criterion.class_weights)}"] if criterion.class_weights else []
+        more += [f"label smoothing {criterion.label_smoothing:g}"] if criterion.label_smoothing else []
+        return f"{words}: {formula}" + (f", with {' and '.join(more)}" if more else "")
 
     def record(self) -> dict[str, Any]:
         """For the lock; nothing where it is the mean over tokens."""
@@ -96,10 +104,27 @@ def _criteria(one: Objective, other: Objective) -> Iterator[tuple[str, Any, Any]
 
 
 def weights_of_documents(rows: Iterable[Row], criterion: Criterion) -> dict[str, float]:
+    """The sums are rounded once, whatever the order of the rows; of each document a few numbers are in memory."""
     found: dict[str, list[float]] = defaultdict(list)
     for row in rows:
-        found[document_of(row)].extend(position_weights(replace(row, criterion=criterion)))
-    return {name: math.fsum(weights) for name, weights in found.items()}
+        row, sums = replace(row, criterion=criterion), found[document_of(row)]
+        is_weighted = row.weights is not None or criterion.class_weights is not None
+        for weight in position_weights(row) if is_weighted else [float(supervised_positions(row))]:
+            _add_exactly(sums, weight)
+    return {name: math.fsum(sums) for name, sums in found.items()}
+
+
+def _add_exactly(sums: list[float], value: float) -> None:
+    """`sums` do not overlap, and add up to all values without rounding, as inside math.fsum (Shewchuk 1997)."""
+    kept = 0
+    for other in sums:
+        larger, smaller = (value, other) if abs(value) >= abs(other) else (other, value)
+        value = larger + smaller
+        rest = smaller - (value - larger)
+        if rest:
+            sums[kept] = rest
+            kept += 1
+    sums[kept:] = [value]
 
 
 def document_of(row: Row) -> str:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # reading the Snakefile needs no NumPy
@@ -39,8 +40,8 @@ class Row:
     and `index`, from which `images` makes or reads the pixels.
     `weights`: one per position, by which its loss is multiplied; None: 1 each. `document`: what the row is a part of.
     `starts`: of a packed row, the positions at which its sequences start, from 0 on.
-    `criterion` and `units`: what the objective makes of the row that was `given`, see corpora.objective; `units` is
-    None where the row adds the weights of its supervised positions to the denominator.
+    `criterion`, `units` and `unit`: what the objective makes of the row that was `given`, see corpora.objective;
+    `units` is None where the row adds the weights of its supervised positions to the denominator.
     """
 
     id: str
@@ -55,6 +56,7 @@ class Row:
     starts: tuple[int, ...] | None = None
     criterion: Criterion = PLAIN
     units: float | None = None
+    unit: str = TOKEN
     given: "Row | None" = field(default=None, compare=False, repr=False)
 
     @classmethod
@@ -77,14 +79,29 @@ class Row:
         return replace(self, labels=(UNSUPERVISED,) * len(self.labels), units=None, given=None)
 
     @property
+    def is_weighted(self) -> bool:
+        """Does it add something else to the denominator than the number of its supervised positions?"""
+        return self.weights is not None or self.criterion.class_weights is not None
+
+    @property
     def raw(self) -> "Row":
         """As no objective has counted it."""
         return self if self.given is None else self.given
 
 
-def next_tokens(tokens: tuple[int, ...]) -> tuple[int, ...]:
-    """Labels for a language model: at each position the token that comes next, at the last none."""
-    return (*tokens[1:], UNSUPERVISED)
+def next_tokens(tokens: tuple[int, ...], starts: tuple[int, ...] | None = None) -> tuple[int, ...]:
+    """Labels for a language model: at each position the token that comes next, at the last of each sequence none."""
+    labels = [*tokens[1:], UNSUPERVISED]
+    for start in (starts or ())[1:]:
+        labels[start - 1] = UNSUPERVISED
+    return tuple(labels)
+
+
+def longest_sequence(row: Row) -> int:
+    """In tokens: of a packed row, of its longest sequence."""
+    if row.starts is None:
+        return len(row.tokens)
+    return max(end - start for start, end in pairwise((*row.starts, len(row.tokens))))
 
 
 def position_weights(row: Row) -> list[float]:
@@ -98,7 +115,7 @@ def position_weights(row: Row) -> list[float]:
 
 def supervised_positions(row: Row) -> int:
     """How many positions count at all."""
-    if row.weights is None and row.criterion.class_weights is None:
+    if not row.is_weighted:
         return sum(label != UNSUPERVISED for label in row.labels)
     return sum(weight > 0 for weight in position_weights(row))
 
@@ -107,7 +124,7 @@ def supervised(row: Row) -> float:
     """Units that this row adds to the denominator: a whole number wherever nothing is weighted."""
     if row.units is not None:
         return row.units
-    if row.weights is None and row.criterion.class_weights is None:
+    if not row.is_weighted:
         return sum(label != UNSUPERVISED for label in row.labels)
     return math.fsum(position_weights(row))
 

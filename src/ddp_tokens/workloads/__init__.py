@@ -3,7 +3,8 @@
 import importlib
 import inspect
 import math
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol, cast
 
@@ -14,6 +15,8 @@ from ddp_tokens.config import Model
 from ddp_tokens.corpora.lock import ImageShape, Shape
 from ddp_tokens.corpora.rows import TOKEN, Row
 from ddp_tokens.errors import WorkloadError
+from ddp_tokens.own_work import load_own
+from ddp_tokens.workload_names import place_of
 
 
 class Workload(Protocol):
@@ -33,7 +36,9 @@ class Workload(Protocol):
         """
 
     def metrics(self, outputs: Any, batch: Any) -> dict[str, float]:
-        """Sums and counts by name, never means."""
+        """Sums and counts by name, never means: `loss_sum`, `correct` and `units`, the number of supervised positions;
+        where these are weighted also `weight`, what the loss sum is divided by.
+        """
 
 
 class Writer(Protocol):
@@ -67,14 +72,18 @@ FUNCTIONS = ("build_model", "collate", "forward", "loss_sum", "metrics")
 
 
 def load(name: str) -> Workload:
-    """Raises WorkloadError when the file lacks a function of Workload, or one cannot be called as it is called here."""
-    module = importlib.import_module(f"{__name__}.{name}")
+    """`name`: as the experiment gives it. Raises WorkloadError when it lacks a function of Workload, or one cannot be
+    called as it is called here, and for whatever a user's file raises.
+    """
+    place = place_of(name)
+    found: Any = load_own(place) if place.is_own else importlib.import_module(f"{__name__}.{name}")
+    where = name if place.is_own else found.__file__
     for function in FUNCTIONS:
-        _require_callable(module, function, Workload)
+        _require_callable(found, where, function, Workload)
     for function, protocol in OPTIONAL.items():
-        if hasattr(module, function):
-            _require_callable(module, function, protocol)
-    return cast(Workload, module)
+        if hasattr(found, function):
+            _require_callable(found, where, function, protocol)
+    return cast(Workload, found)
 
 
 def writer(workload: Workload) -> Writer | None:
@@ -94,9 +103,23 @@ def augmenter(workload: Workload) -> Augmenter:
     return cast(Augmenter, workload)
 
 
-def unit_of(workload: Workload) -> str:
-    """What a supervised unit is called, in the singular."""
-    return str(getattr(workload, "UNIT", TOKEN))
+def unit_of(workload: Workload, counted: Row | None = None) -> str:
+    """What a supervised position is called, in the singular; with a row, as the objective counted it, what counts once
+    in the loss.
+    """
+    called = str(getattr(workload, "UNIT", TOKEN))
+    if counted is None or not (counted.is_weighted or counted.units is not None):
+        return called
+    return f"weighted {called}" if counted.unit == TOKEN else counted.unit
+
+
+def require_weight(workload: Workload, scores: Mapping[str, float], rows: Sequence[Row]) -> None:
+    """Raises WorkloadError where supervised positions do not count the same and the scores do not say their weight."""
+    if "weight" not in scores and any(row.is_weighted for row in rows):
+        raise WorkloadError(
+            f"workload {_name(workload)}: metrics lacks 'weight', what the loss sum of the rows is divided by, which "
+            "is needed where positions are weighted: return it besides loss_sum, correct and units"
+        )
 
 
 def require_same_units(workload: Workload, window: str, units_of_ranks: Sequence[tuple[float, float]]) -> None:
@@ -120,19 +143,27 @@ def _agree(summed: float, counted: float) -> bool:
     return math.isclose(summed, counted, rel_tol=WEIGHTS_AGREE)
 
 
-def _require_callable(module: ModuleType, name: str, protocol: type) -> None:
+def _require_callable(workload: Any, where: str, name: str, protocol: type) -> None:
     needed = list(inspect.signature(getattr(protocol, name)).parameters)[1:]
     call = f"{name}({', '.join(needed)})"
-    function = getattr(module, name, None)
+    function = getattr(workload, name, None)
     if not callable(function):
-        raise WorkloadError(f"{module.__file__} has no function {name}: define {call}")
+        raise WorkloadError(f"{where} has no function {name}: define {call}{_classes_in(workload, name)}")
     try:
         inspect.signature(function).bind(*needed)
     except (TypeError, ValueError) as error:
         raise WorkloadError(
-            f"{module.__file__}: {name} cannot be called as {call} ({error}): let it take these arguments"
+            f"{where}: {name} cannot be called as {call} ({error}): let it take these arguments"
         ) from None
 
 
+def _classes_in(workload: Any, function: str) -> str:
+    """A module whose class has the function was meant to be given with it."""
+    classes = vars(workload).items() if isinstance(workload, ModuleType) else ()
+    name = next((name for name, value in classes if isinstance(value, type) and hasattr(value, function)), None)
+    return f", or name the class that has it, {name}, after a colon" if name else ""
+
+
 def _name(workload: Workload) -> str:
-    return getattr(workload, "__name__", type(workload).__name__).rpartition(".")[2]
+    """Of a file, without its folder; of an object, its class."""
+    return Path(str(workload.__file__)).stem if isinstance(workload, ModuleType) else type(workload).__name__

@@ -3,6 +3,7 @@
 Rows hold the shift already: the label at a position is the token that comes next, and the last position has none. So a
 row of n tokens has n - 1 supervised units, or fewer where some are not supervised, and nothing here shifts again. Rows
 with other labels are refused: the model would learn something else in silence, to copy where the labels are the tokens.
+Of a packed row each sequence is treated as a row of its own.
 """
 
 import math
@@ -41,20 +42,22 @@ class Block(nn.Module):
         self.contraction = nn.Linear(settings.feed_forward, width)
         self.dropout = nn.Dropout(settings.dropout)
 
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        """(rows, longest, width), and the same again."""
-        hidden = hidden + self.dropout(self.projection(self.attended(self.attention_norm(hidden))))
+    def forward(self, hidden: torch.Tensor, seen: torch.Tensor | None = None) -> torch.Tensor:
+        """(rows, longest, width), and the same again. `seen`: as in `attended`."""
+        hidden = hidden + self.dropout(self.projection(self.attended(self.attention_norm(hidden), seen)))
         expanded = functional.gelu(self.expansion(self.feed_forward_norm(hidden)))
         added: torch.Tensor = self.dropout(self.contraction(expanded))
         return hidden + added
 
-    def attended(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Each position sees itself and those before it. (rows, longest, width), and the same again."""
+    def attended(self, hidden: torch.Tensor, seen: torch.Tensor | None = None) -> torch.Tensor:
+        """Each position sees itself and those before it, or what `seen` says, bool (rows, 1, longest, longest).
+        (rows, longest, width), and the same again.
+        """
         query, key, value = (
             part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.qkv(hidden).chunk(3, -1)
         )
-        seen = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-        return seen.transpose(1, 2).flatten(-2)
+        mixed = functional.scaled_dot_product_attention(query, key, value, attn_mask=seen, is_causal=seen is None)
+        return mixed.transpose(1, 2).flatten(-2)
 
 
 class MiniGPT(nn.Module):
@@ -73,11 +76,17 @@ class MiniGPT(nn.Module):
         self.head.weight = self.embedding.weight
         self._draw_weights(settings.layers)
 
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Logits of the next token, (rows, longest, vocabulary)."""
-        places = torch.arange(tokens.shape[1], device=tokens.device)
+    def forward(
+        self, tokens: torch.Tensor, segments: torch.Tensor | None = None, places: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Logits of the next token, (rows, longest, vocabulary). `segments`, `places`: as in a Batch."""
+        if places is None:
+            places = torch.arange(tokens.shape[1], device=tokens.device)
+        seen = None if segments is None else labelled.same_sequence(segments).tril()[:, None]
         hidden = self.dropout(self.embedding(tokens) + self.positions(places))
-        logits: torch.Tensor = self.head(self.norm(self.blocks(hidden)))
+        for block in self.blocks:
+            hidden = block(hidden, seen)
+        logits: torch.Tensor = self.head(self.norm(hidden))
         return logits
 
     def _draw_weights(self, layers: int) -> None:
@@ -103,8 +112,8 @@ def build_model(settings: Model, shape: Shape | ImageShape) -> nn.Module:
 
 
 def collate(rows: Sequence[Row], device: torch.device | str = "cpu") -> Batch:
-    """Raises WorkloadError when a supervised label is not the token that comes next. Of the last position that is not
-    known: a row may be cut from a longer text.
+    """Raises WorkloadError when a supervised label is not the token that comes next, or is the first token of the next
+    sequence of a packed row. Of the last position of a sequence that is not known: it may be cut from a longer text.
     """
     for row in rows:
         _require_next_tokens(row)
@@ -112,10 +121,13 @@ def collate(rows: Sequence[Row], device: torch.device | str = "cpu") -> Batch:
 
 
 def _require_next_tokens(row: Row) -> None:
-    if row.labels[:-1] == row.tokens[1:]:  # almost always, and faster than a look at each position
+    if row.labels[:-1] == row.tokens[1:] and row.starts is None:  # almost always, and faster than a look at each
         return
-    pairs = zip(row.labels, row.tokens[1:], strict=False)
-    wrong = next((place for place, (label, after) in enumerate(pairs) if label not in (UNSUPERVISED, after)), None)
+    ends = {start - 1 for start in (row.starts or ())[1:]}
+    _require_no_label_beyond(row, sorted(ends))
+    pairs = enumerate(zip(row.labels, row.tokens[1:], strict=False))
+    inside = ((place, label, after) for place, (label, after) in pairs if place not in ends)
+    wrong = next((place for place, label, after in inside if label not in (UNSUPERVISED, after)), None)
     if wrong is None:
         return
     copies = all(label in (UNSUPERVISED, token) for label, token in zip(row.labels, row.tokens, strict=True))
@@ -127,9 +139,21 @@ def _require_next_tokens(row: Row) -> None:
     )
 
 
+def _require_no_label_beyond(row: Row, ends: Sequence[int]) -> None:
+    """`ends`: the last positions of the sequences of a packed row, but for its own last."""
+    over = next((end for end in ends if row.labels[end] == row.tokens[end + 1]), None)
+    if over is not None:
+        raise WorkloadError(
+            f"row '{row.id}', position {over}: a sequence of this packed row ends here, and the label, "
+            f"{row.labels[over]}, is the first token of the next: set it to {UNSUPERVISED}, or give rows without "
+            "labels and corpus.labels: next_token"
+        )
+
+
 def forward(model: nn.Module, batch: Batch) -> torch.Tensor:
     """Padding stands to the right of a row, where no position of the row looks, and has no label: it needs no mask."""
-    logits: torch.Tensor = model(batch.tokens)
+    packed = () if batch.segments is None else (batch.segments, batch.places)
+    logits: torch.Tensor = model(batch.tokens, *packed)
     return logits
 
 

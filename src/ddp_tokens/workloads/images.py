@@ -11,9 +11,9 @@ from torch.nn import functional
 from ddp_tokens import batches
 from ddp_tokens.config import Model, ResNet
 from ddp_tokens.corpora.lock import ImageShape, Shape
-from ddp_tokens.corpora.rows import PLAIN, UNSUPERVISED, Criterion, Row, supervised_in
+from ddp_tokens.corpora.rows import PLAIN, Criterion, Row, supervised_in
 from ddp_tokens.errors import WorkloadError
-from ddp_tokens.labelled import weighted_cross_entropy, weights_of
+from ddp_tokens.labelled import is_weighted, positions_that_count, weighted_cross_entropy, weights_of
 
 UNIT = "image"
 SHIFTED_BY = 8  # the part of an image's size that augmentation moves it by at most
@@ -144,9 +144,15 @@ def loss_sum(outputs: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, float]:
 
 def correct(outputs: torch.Tensor, batch: Batch) -> torch.Tensor:
     """How many supervised images have the class of the largest logit; a scalar, on the outputs' device."""
-    return ((outputs.argmax(-1) == batch.labels) & (batch.labels != UNSUPERVISED)).sum()
+    return ((outputs.argmax(-1) == batch.labels) & _counted(batch)).sum()
 
 
 def metrics(outputs: torch.Tensor, batch: Batch) -> dict[str, float]:
-    total, units = loss_sum(outputs, batch)
-    return {"loss_sum": float(total), "correct": int(correct(outputs, batch)), "units": units}
+    total, weight = loss_sum(outputs, batch)
+    scores = {"loss_sum": float(total), "correct": int(correct(outputs, batch)), "units": int(_counted(batch).sum())}
+    return scores | ({"weight": weight} if is_weighted(batch.weights, batch.criterion) else {})
+
+
+def _counted(batch: Batch) -> torch.Tensor:
+    weights = None if batch.weights is None else batch.weights[:, 0]
+    return positions_that_count(batch.labels, weights, batch.criterion)

@@ -1,11 +1,11 @@
-"""Label every token of a sequence with a small pre-norm Transformer encoder."""
+"""Label every token of a sequence with a small pre-norm Transformer encoder. Of a packed row each is seen by itself."""
 
 import torch
 from torch import nn
 
 from ddp_tokens.config import Model, Transformer
 from ddp_tokens.corpora.lock import ImageShape, Shape
-from ddp_tokens.labelled import Batch, collate, loss_sum, metrics, of_tokens
+from ddp_tokens.labelled import Batch, collate, loss_sum, metrics, of_tokens, same_sequence
 
 __all__ = ["build_model", "collate", "forward", "loss_sum", "metrics"]
 
@@ -19,6 +19,7 @@ class TokenLabeller(nn.Module):
 
     def __init__(self, settings: Transformer, shape: Shape) -> None:
         super().__init__()
+        self.heads = settings.heads
         self.embedding = nn.Embedding(shape.vocabulary, settings.width)
         self.positions = nn.Embedding(shape.positions, settings.width)
         layer = nn.TransformerEncoderLayer(
@@ -34,11 +35,22 @@ class TokenLabeller(nn.Module):
         )
         self.head = nn.Linear(settings.width, shape.classes)
 
-    def forward(self, tokens: torch.Tensor, padding: torch.Tensor) -> torch.Tensor:
-        """Logits, (rows, longest, classes)."""
-        places = torch.arange(tokens.shape[1], device=tokens.device)
+    def forward(
+        self,
+        tokens: torch.Tensor,
+        padding: torch.Tensor,
+        segments: torch.Tensor | None = None,
+        places: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Logits, (rows, longest, classes). `segments`, `places`: as in a Batch."""
+        if places is None:
+            places = torch.arange(tokens.shape[1], device=tokens.device)
         hidden = self.embedding(tokens) + self.positions(places)
-        logits: torch.Tensor = self.head(self.encoder(hidden, src_key_padding_mask=padding))
+        if segments is None:
+            hidden = self.encoder(hidden, src_key_padding_mask=padding)
+        else:  # of each head; where a padding mask came on top, padding would see nothing, which gives NaN
+            hidden = self.encoder(hidden, mask=~same_sequence(segments).repeat_interleave(self.heads, 0))
+        logits: torch.Tensor = self.head(hidden)
         return logits
 
 
@@ -47,5 +59,6 @@ def build_model(settings: Model, shape: Shape | ImageShape) -> nn.Module:
 
 
 def forward(model: nn.Module, batch: Batch) -> torch.Tensor:
-    logits: torch.Tensor = model(batch.tokens, batch.padding)
+    packed = () if batch.segments is None else (batch.segments, batch.places)
+    logits: torch.Tensor = model(batch.tokens, batch.padding, *packed)
     return logits

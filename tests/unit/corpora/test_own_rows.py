@@ -180,11 +180,6 @@ def test_a_missing_file_is_named(tmp_path):
         list(read(OwnRows(path=str(tmp_path / "gone.jsonl"))))
 
 
-def test_a_folder_is_no_file(tmp_path):
-    with pytest.raises(CorpusError, match=r"cannot be read: Is a directory"):
-        list(read(OwnRows(path=str(tmp_path))))
-
-
 def test_text_that_is_not_utf_8_is_refused(tmp_path):
     path = tmp_path / "mine.jsonl"
     path.write_bytes(b'{"id": "caf\xe9"}\n')
