@@ -124,7 +124,7 @@ def test_a_folder_of_rows_is_listed_as_it_is_locked(project, capsys):
     experiment = load_experiment("config/mine.yaml")
     assert acquire.source_files_of(experiment.corpus) == [Path("data/0.jsonl"), Path("data/1.jsonl")]
     Path("data/1.jsonl").unlink()
-    code, table, _, problems = run(capsys)
+    code, _, _, problems = run(capsys)
     assert code == 1
     assert "data has changed since prepare" in problems[0]
 
