@@ -177,6 +177,7 @@ TOOLS: dict[str, tuple[str, str]] = {
         "ddp_tokens.check_environment",
         "what this machine has, and whether the experiment can run here",
     ),
+    "new": ("ddp_tokens.new_experiment", "an experiment, a workload and a test of your own, which work as written"),
     "config-docs": ("ddp_tokens.config_docs", "every field of an experiment, as Markdown"),
     "verify": (
         "ddp_tokens.archive.verify",

@@ -11,18 +11,19 @@ from ddp_tokens.image_settings import require_images
 from ddp_tokens.measure_settings import Exercise, Network, Scaling
 from ddp_tokens.objective_settings import ClassWeights, Smoothing, Unit
 from ddp_tokens.setting_types import NonNegative, Positive, Section
-from ddp_tokens.sources import module_path
 from ddp_tokens.training_settings import (
     AdamW,
     Constant,
     Cosine,
     Model,
     Optimizer,
+    OwnModel,
     ResNet,
     Schedule,
     Sgd,
     Transformer,
 )
+from ddp_tokens.workload_names import WorkloadName, is_own, place_of
 
 __all__ = [
     "AdamW",
@@ -37,6 +38,7 @@ __all__ = [
     "Network",
     "Optimizer",
     "OwnImages",
+    "OwnModel",
     "OwnRows",
     "ResNet",
     "Scaling",
@@ -65,8 +67,10 @@ class Experiment(Section):
     corpus: Corpus = Field(
         GeneratedCorpus(), description="generated sequences, sentences or images, or `{path: rows.jsonl}`"
     )
-    workload: str = Field(
-        "token_labels", description="kind of work, a file in src/ddp_tokens/workloads/", pattern=r"^[a-z_]+$"
+    workload: WorkloadName = Field(
+        "token_labels",
+        description="kind of work: a file in src/ddp_tokens/workloads/; or your own, `path/to/mine.py:MyWork`, from "
+        "the current folder on, or `package.module:MyWork`, see docs/own-work.md",
     )
     model: Model = Field(Transformer(), description="kind and size of the model")
     unit: Unit = Field(
@@ -180,8 +184,11 @@ class Experiment(Section):
         if self.launcher == "fork" and self.device == "cuda":
             raise ValueError("launcher fork is for device cpu: a forked process cannot use CUDA; take torchrun")
         self._require_nodes()
-        if module_path(f"ddp_tokens.workloads.{self.workload}") is None:
-            raise ValueError(f"workload '{self.workload}' has no file src/ddp_tokens/workloads/{self.workload}.py")
+        if not is_own(self.workload) and place_of(self.workload).file is None:
+            raise ValueError(
+                f"workload '{self.workload}' has no file src/ddp_tokens/workloads/{self.workload}.py: one of your own "
+                "is given as path/to/mine.py:MyWork"
+            )
         return self
 
     def _require_nodes(self) -> None:

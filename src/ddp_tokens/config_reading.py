@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from ddp_tokens.config import Experiment, Section
 from ddp_tokens.errors import ConfigError
+from ddp_tokens.workload_names import problem_of
 from ddp_tokens.yaml_files import read_yaml
 
 # What pydantic says otherwise than whoever writes a YAML file: by the type of its error.
@@ -19,10 +20,13 @@ PLAINLY = {
 }
 
 
-def load_experiment(path: Path | str, overrides: Mapping[str, Any] | None = None) -> Experiment:
+def load_experiment(
+    path: Path | str, overrides: Mapping[str, Any] | None = None, is_archived: bool = False
+) -> Experiment:
     """Read an experiment's YAML file, lay `overrides` (nested like the file) over it, and validate the whole.
 
-    Raises ConfigError, naming the file and the field.
+    Raises ConfigError, naming the file and the field; also where the user's own workload is not there, but not of an
+    archived experiment, which is judged without it.
     """
     layers = _files(Path(path))
     if overrides:
@@ -31,9 +35,14 @@ def load_experiment(path: Path | str, overrides: Mapping[str, Any] | None = None
     for source, layer in layers:
         values = _laid_over(values, layer, source)
     try:
-        return Experiment.model_validate(values)
+        experiment = Experiment.model_validate(values)
     except ValidationError as error:
-        raise ConfigError(f"{_source(path, layers, error)}: {describe(error)}") from None
+        fields = [str(part) for part in error.errors()[0]["loc"][:1]]
+        raise ConfigError(f"{_source(path, layers, fields)}: {describe(error)}") from None
+    problem = None if is_archived else problem_of(experiment.workload)
+    if problem:
+        raise ConfigError(f"{_source(path, layers, ['workload'])}: {problem}")
+    return experiment
 
 
 Layer = tuple[str, dict[str, Any]]  # where it comes from, and its content
@@ -74,11 +83,10 @@ def _laid_over(values: dict[str, Any], layer: Mapping[str, Any], source: str) ->
     return merged
 
 
-def _source(path: Path | str, layers: Sequence[Layer], error: ValidationError) -> str:
+def _source(path: Path | str, layers: Sequence[Layer], field: Sequence[str]) -> str:
     """The uppermost layer that sets the field of the first problem; the experiment's file where it is no field's alone
     or left out.
     """
-    field = error.errors()[0]["loc"][:1]
     return next((source for source, layer in reversed(layers) if field and field[0] in layer), str(path))
 
 

@@ -6,7 +6,7 @@ UserError
 ├── PlanError              the plan cannot be made, or does not belong to this experiment
 ├── NormalizationError     a denominator that is not positive
 │   └── EmptyWindowError   no supervised unit on any rank in a window
-├── WorkloadError          a kind of work lacks a function, or sums over other units than the corpus counts
+├── WorkloadError          a kind of work lacks a function, raises, or sums over other units than the corpus counts
 ├── LoadingError           a process that makes batches ahead has died, or gives none
 ├── LaunchError            ranks were started in another way than the experiment says
 ├── CheckpointError        a checkpoint is missing, incomplete, altered, or of another experiment
@@ -51,7 +51,11 @@ class EmptyWindowError(NormalizationError):
 
 
 class WorkloadError(UserError):
-    pass
+    """`theirs`: the traceback of what a user's own file raised, to be shown above the sentence."""
+
+    def __init__(self, message: str, theirs: str = "") -> None:
+        super().__init__(message)
+        self.theirs = theirs
 
 
 class LoadingError(UserError):

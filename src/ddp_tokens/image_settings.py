@@ -1,21 +1,26 @@
-"""What settings of images must have in common."""
+"""What settings of images must have in common. `experiment`: a config.Experiment, which is defined below this."""
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 from ddp_tokens.corpus_settings import Images, OwnImages
-from ddp_tokens.training_settings import ResNet
-
-if TYPE_CHECKING:
-    from ddp_tokens.config import Experiment
+from ddp_tokens.training_settings import OwnModel, ResNet
+from ddp_tokens.workload_names import is_own
 
 # The kinds of work that come with the project, and whether their rows are images.
 OF_IMAGES = {"token_labels": False, "causal_lm": False, "images": True}
 
 
-def require_images(experiment: "Experiment") -> None:
-    """Raises ValueError where corpus, model, workload and augmentation do not go together."""
+def require_images(experiment: Any) -> None:
+    """Raises ValueError where corpus, model, workload and augmentation do not go together. A user's own workload builds
+    the model that its rows need.
+    """
     of_images = isinstance(experiment.corpus, Images | OwnImages)
-    if isinstance(experiment.model, ResNet) != of_images:
+    own = is_own(experiment.workload)
+    if isinstance(experiment.model, OwnModel) and not own:
+        raise ValueError(
+            f"model own needs a workload of your own, such as path/to/mine.py:MyWork, not {experiment.workload}"
+        )
+    if isinstance(experiment.model, ResNet) != of_images and not own:
         raise ValueError(
             f"model {experiment.model.kind} does not go with corpus {experiment.corpus.kind}: images need model.kind "
             "resnet and workload images, tokens need model.kind transformer"
@@ -33,7 +38,7 @@ def require_images(experiment: "Experiment") -> None:
         _require_fitting(experiment, experiment.model)
 
 
-def _require_fitting(experiment: "Experiment", model: ResNet) -> None:
+def _require_fitting(experiment: Any, model: ResNet) -> None:
     """One pixel of one image, as a short last window may hold, has no variance: torch refuses it amidst a run."""
     size = experiment.corpus.size if isinstance(experiment.corpus, Images | OwnImages) else None
     halvings = len(model.stages) - 1
@@ -56,7 +61,7 @@ def _require_fitting(experiment: "Experiment", model: ResNet) -> None:
         )
 
 
-def _require_rows_for_all_in_a_short_window(experiment: "Experiment") -> None:
+def _require_rows_for_all_in_a_short_window(experiment: Any) -> None:
     if experiment.accumulation > 1:
         raise ValueError(
             "model.norm sync_batch waits for all ranks in every forward, and in a short last window ranks may have "

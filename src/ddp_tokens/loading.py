@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from ddp_tokens.corpora.rows import Row
 from ddp_tokens.errors import LoadingError, UserError
+from ddp_tokens.own_work import raised_by_own_work
 from ddp_tokens.plan import Plan, microbatches_of
 from ddp_tokens.watching import end_with
 from ddp_tokens.workloads import Workload, augmenter
@@ -50,11 +51,18 @@ class Batches(Dataset[Any]):
     loading: Loading
 
     def __getitem__(self, place: tuple[int, int]) -> Any:
-        """A UserError is returned, not raised: torch would put the traceback of the worker into its text."""
+        """A UserError is returned, not raised: torch would put the traceback of the worker into its text. Likewise what
+        a user's own file raises in a worker.
+        """
         try:
             return self.batch(*place)
         except UserError as error:
             return error
+        except Exception as error:
+            theirs = raised_by_own_work(error)
+            if theirs is None:
+                raise
+            return theirs
 
     def batch(self, step: int, microbatch: int) -> Any:
         """On the CPU."""

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from ddp_tokens.config import Experiment
 from ddp_tokens.config_reading import load_experiment, suggestion
-from ddp_tokens.errors import ConfigError, UserError
+from ddp_tokens.errors import ConfigError, UserError, WorkloadError
 from ddp_tokens.layout import Layout
+from ddp_tokens.own_work import raised_by_own_work
 from ddp_tokens.steps import read_settings, view
 
 if TYPE_CHECKING:
@@ -90,17 +91,32 @@ def _parsed_flags(flags: "type[BaseSettings]", program: str, arguments: Sequence
 
 
 def run_as_program(program: str, main: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
-    """Call `main`; a UserError, or a file that cannot be read or written, becomes one sentence and exit code 2."""
+    """Call `main`; a UserError, a file that cannot be read or written, or what a user's own file raises, becomes one
+    sentence and exit code 2.
+    """
     try:
         return main(arguments)
-    except (UserError, OSError) as error:
-        if isinstance(error, OSError) and error.filename is None:
+    except (Exception, SystemExit) as error:
+        told = for_users(error)
+        if told is None:
             raise
         rank = os.environ.get("RANK", "0")
         who = program if rank == "0" else f"{program}, rank {rank}"
-        sys.stderr.write(f"{who}: {sentence(error)}\n")  # in one piece: ranks share the terminal
+        sys.stderr.write(f"{theirs(told)}{who}: {sentence(told)}\n")  # in one piece: ranks share the terminal
         sys.stderr.flush()
         return USER_ERROR
+
+
+def for_users(error: BaseException) -> UserError | OSError | None:
+    """What is to be told of it in one sentence; None where it is a mistake of this project."""
+    if isinstance(error, UserError):
+        return error
+    return raised_by_own_work(error) or (error if isinstance(error, OSError) and error.filename is not None else None)
+
+
+def theirs(error: UserError | OSError) -> str:
+    """The traceback of a user's own file, where it is one that has raised."""
+    return error.theirs if isinstance(error, WorkloadError) else ""
 
 
 def sentence(error: UserError | OSError) -> str:

@@ -13,6 +13,7 @@ from ddp_tokens.layout import BY_UNIT, Layout
 from ddp_tokens.other_units import other_windows
 from ddp_tokens.plan import microbatches_of, windows_to_compare
 from ddp_tokens.tensors import save_tensors, weights_of
+from ddp_tokens.workload_trial import try_out
 from ddp_tokens.workloads import Workload, load, require_same_units
 
 DTYPES = {"native": torch.float32, "float64": torch.float64}
@@ -37,9 +38,10 @@ def write_references(experiment: Experiment, at: Layout) -> None:
     the same window by each other unit that gives another mean.
     """
     make_deterministic(experiment.threads_per_rank)
-    prepared = read_prepared(experiment, at)  # before anything is written: it may refuse
-    write_initial_weights(experiment, at)
+    prepared = read_prepared(experiment, at)  # before anything is written: it may refuse, as the next two may
     workload = load(experiment.workload)
+    try_out(experiment, workload, prepared)
+    write_initial_weights(experiment, at)
 
     def model(dtype: torch.dtype) -> torch.nn.Module:
         return initial_model(experiment, workload, prepared.shape, at.initial, experiment.device, dtype)

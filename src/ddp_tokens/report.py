@@ -89,6 +89,7 @@ def verdicts_page(summary: Mapping[str, Any]) -> str:
         "verdicts",
         summary["experiment"],
         headline=headline(summary),
+        objective=summary["objective"],
         problems=unexpected(summary),
         trained_anyway=summary["trained_anyway"],
         unproven=[problem for problem in unexpected(summary) if problem.startswith(GUARDS)],

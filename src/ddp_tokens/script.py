@@ -7,9 +7,8 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from ddp_tokens.errors import UserError
 from ddp_tokens.files import write_text
-from ddp_tokens.options import USER_ERROR, sentence
+from ddp_tokens.options import USER_ERROR, for_users, sentence, theirs
 from ddp_tokens.sources import PACKAGE
 from ddp_tokens.watching import end_with, snakemake_of
 
@@ -35,8 +34,9 @@ def logged(log: str) -> Iterator[None]:
 
 def _ended_by(error: Exception) -> tuple[str, int]:
     """What the log says of it, and the exit code."""
-    if isinstance(error, UserError) or (isinstance(error, OSError) and error.filename is not None):
-        return f"{sentence(error)}\n", USER_ERROR
+    told = for_users(error)
+    if told is not None:
+        return f"{theirs(told)}{sentence(told)}\n", USER_ERROR
     return traceback.format_exc(), 1
 
 

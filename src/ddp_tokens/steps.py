@@ -15,7 +15,8 @@ from pydantic import TypeAdapter
 
 from ddp_tokens.config import Experiment
 from ddp_tokens.files import read_json, sha256_of_json, to_json
-from ddp_tokens.sources import SOURCE_ROOT, module_path, source_files
+from ddp_tokens.sources import SOURCE_ROOT, source_files
+from ddp_tokens.workload_names import files_of
 
 PROJECT_ROOT = SOURCE_ROOT.parent
 LOCK_FILE = PROJECT_ROOT / "envs" / "requirements.lock"
@@ -105,17 +106,14 @@ def settings_document(experiment: Experiment, step: str) -> str:
 def code_of(experiment: Experiment, step: str) -> dict[str, str]:
     """Source file -> SHA-256, of every file that the step runs, with this experiment's kind of work."""
     entries = [PROJECT_ROOT / name for name in (STEPS[step].entry, *STEPS[step].others)]
-    workload = module_path(f"ddp_tokens.workloads.{experiment.workload}") if "workload" in _fields(step) else None
-    if workload:
-        entries.append(workload)
-    return {name: digest for entry in entries for name, digest in _digests_of_sources(entry)}
+    found = {name: digest for entry in entries for name, digest in _digests_of_sources(entry)}
+    return found | (_digests_of_work(experiment) if "workload" in _fields(step) else {})
 
 
 def code_of_training(experiment: Experiment) -> str:
     """SHA-256 over the sources that training uses, wherever the project lies: the same by hand and by the rules."""
-    entries = (module_path("ddp_tokens.train"), module_path(f"ddp_tokens.workloads.{experiment.workload}"))
-    paths = {path for entry in entries if entry for path in source_files(entry)}
-    return sha256_of_json({str(path.relative_to(SOURCE_ROOT)): _digest(path) for path in paths})
+    entry = PROJECT_ROOT / STEPS["continuous"].entry
+    return sha256_of_json(dict(_digests_of_sources(entry)) | _digests_of_work(experiment))
 
 
 def read_settings(path: Path | str) -> Experiment:
@@ -145,6 +143,11 @@ def _only(values: dict[str, Any]) -> Experiment:
     for name in set(experiment.__dict__) - set(values):
         del experiment.__dict__[name]
     return experiment
+
+
+def _digests_of_work(experiment: Experiment) -> dict[str, str]:
+    """With a user's own file and those beside it that it imports."""
+    return {name: _digest(path) for name, path in files_of(experiment.workload).items()}
 
 
 @cache

@@ -8,6 +8,8 @@ from typing import Any
 
 from ddp_tokens.checks.verdict import INCONCLUSIVE, Verdict, read_verdicts
 from ddp_tokens.config import Experiment
+from ddp_tokens.corpora.objective import objective_of
+from ddp_tokens.corpora.rows import TOKEN
 from ddp_tokens.errors import GateError
 from ddp_tokens.files import read_json
 
@@ -47,6 +49,7 @@ def summarize(
     ]
     document = {
         "experiment": experiment.name,
+        "objective": stated_objective(experiment, checks, evaluation),
         "checks": {check: len(of_check) for check, of_check in checks.items()},
         "verdicts": verdicts,
         "evaluation": dict(evaluation),
@@ -54,6 +57,14 @@ def summarize(
         "published": list(published),
     }
     return document | {"as_expected": not unexpected(document)}
+
+
+def stated_objective(experiment: Experiment, checks: Checks, evaluation: Mapping[str, Any]) -> str:
+    """In words and as a formula; of several terms, as the gradient check states it."""
+    told = (verdict.observed.get("objective") for of_check in checks.values() for verdict in of_check)
+    of_terms = next((text for text in told if text), None)
+    units = (score["unit"] for score in evaluation.values() if isinstance(score, Mapping) and "unit" in score)
+    return str(of_terms or objective_of(experiment).in_words(next(units, TOKEN)))
 
 
 def _explained(diagnosis: Sequence[str]) -> str:

@@ -1,8 +1,9 @@
 """What is trained and how weights are updated: one section per kind of model, optimizer and schedule."""
 
+import json
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, Tag, model_validator
+from pydantic import Field, JsonValue, Tag, field_validator, model_validator
 
 from ddp_tokens.setting_types import Fraction, NonNegativeReal, Positive, PositiveReal, Section, kind_of
 
@@ -47,8 +48,27 @@ class ResNet(Section):
         return self
 
 
+class OwnModel(Section):
+    """The model of a workload of your own, whose `build_model(settings, shape)` is given this section."""
+
+    kind: Literal["own"] = Field("own", description="for a workload of your own")
+    settings: dict[str, JsonValue] = Field(
+        {}, description="whatever your build_model reads, as `settings.settings[...]`: plain values, lists and mappings"
+    )
+
+    @field_validator("settings")
+    @classmethod
+    def _plain(cls, settings: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        """They stand in JSON files, which have no infinity and no NaN."""
+        try:
+            json.dumps(settings, allow_nan=False)
+        except ValueError:
+            raise ValueError("a number that is not finite cannot be a setting") from None
+        return settings
+
+
 Model = Annotated[
-    Annotated[Transformer, Tag("transformer")] | Annotated[ResNet, Tag("resnet")],
+    Annotated[Transformer, Tag("transformer")] | Annotated[ResNet, Tag("resnet")] | Annotated[OwnModel, Tag("own")],
     kind_of(lambda value: "transformer"),
 ]
 

@@ -18,8 +18,8 @@ from ddp_tokens.controls.prepare import prepare_controls
 from ddp_tokens.corpora.lock import read_corpus
 from ddp_tokens.errors import EvidenceError, GateError
 from ddp_tokens.files import read_json, write_json
-from ddp_tokens.formulas import window_facts
 from ddp_tokens.layout import Layout
+from ddp_tokens.window_facts import window_facts
 from ddp_tokens.workflow import CONTROL_WORLD_SIZES
 from ddp_tokens.world import World
 from tests.distributed.ranks import run_ranks

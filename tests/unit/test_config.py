@@ -12,6 +12,7 @@ from ddp_tokens.config import (
     GeneratedCorpus,
     Images,
     OwnImages,
+    OwnModel,
     OwnRows,
     ResNet,
     Sgd,
@@ -94,7 +95,12 @@ WRONG_TYPES_AND_RANGES = {
     "corpus: {path: rows.jsonl, labels: shifted}": "field 'corpus.labels': Input should be 'given' or 'next_token'",
     "corpus: {path: rows.jsonl, labels: next_token, classes: 3}": "classes goes with labels that are given",
     "corpus: {kind: own}": "field 'corpus.path' is missing",
-    "workload: Token-Labels": "field 'workload'",
+    "workload: Token-Labels": "field 'workload': a built-in kind of work (such as token_labels), a file with your own "
+    "(path/to/mine.py:MyWork), or a module (package.module:MyWork) is needed (got 'Token-Labels')",
+    "workload: mine.py:My:Work": "field 'workload': a built-in kind of work",
+    "workload: 3": "field 'workload'",
+    "workload: missing.py:MyWork": "workload 'missing.py:MyWork' has no file /",
+    "workload: no_such_package.mine:MyWork": "Python finds no module no_such_package.mine",
     "model: [1]": "field 'model': a section with fields of its own is needed (got [1])",
     "model: {width: 0}": "field 'model.width'",
     "model: {width: 130}": "width 130 is not a multiple of heads 4",
@@ -104,7 +110,12 @@ WRONG_TYPES_AND_RANGES = {
     "model: {dropout: 1}": "field 'model.dropout'",
     "model: {dropout: -0.1}": "field 'model.dropout'",
     "model: resnet": "a section with fields of its own is needed, such as {kind: resnet} (got 'resnet')",
-    "model: {kind: vit}": "field 'model.kind': Input should be one of 'transformer', 'resnet' (got 'vit')",
+    "model: {kind: vit}": "field 'model.kind': Input should be one of 'transformer', 'resnet', 'own' (got 'vit')",
+    "model: {kind: own}": "model own needs a workload of your own, such as path/to/mine.py:MyWork, not token_labels",
+    "model: {kind: own, settings: 3}": "field 'model.settings'",
+    "model: {kind: own, settings: {width: .nan}}": "field 'model.settings': a number that is not finite cannot be a",
+    "model: {kind: own, settings: {2: 3}}": "field 'model.settings",
+    "model: {kind: own, width: 3}": "field 'model.width' belongs to kind transformer, and here the kind is own",
     "model: {kind: resnet, stages: 64}": "field 'model.stages': a list is needed (got 64)",
     "model: {kind: resnet, stages: []}": "field 'model.stages': the list is too short (got [])",
     "model: {kind: resnet, stages: [64, 0]}": "field 'model.stages.1'",
@@ -173,7 +184,15 @@ WRONG_TYPES_AND_RANGES = {
     "batch: 2.5": "field 'batch'",
     "accumulation: 0": "field 'accumulation'",
     "world_size: 0": "field 'world_size'",
-    "sharding: random": "field 'sharding': Input should be 'by_length', 'by_index' or 'by_epoch' (got 'random')",
+    "sharding: random": "field 'sharding': Input should be 'by_length', 'by_index', 'by_epoch' or 'by_document' (got "
+    "'random')",
+    "unit: word": "field 'unit': Input should be 'token', 'sequence', 'document' or 'sample' (got 'word')",
+    "class_weights: 2": "field 'class_weights': a list is needed (got 2)",
+    "class_weights: [1]": "field 'class_weights': the list is too short (got [1])",
+    "class_weights: [1, -1]": "field 'class_weights.1': Input should be greater than or equal to 0 (got -1)",
+    "class_weights: [1, .nan]": "field 'class_weights.1': Input should be a finite number (got nan)",
+    "label_smoothing: 1": "field 'label_smoothing': Input should be less than 1 (got 1)",
+    "strategy: fsdp": "field 'strategy': Input should be 'ddp', 'fsdp2' or 'zero1' (got 'fsdp')",
     "device: gpu": "field 'device'",
     "backend: mpi": "field 'backend'",
     "backend: nccl": "backend nccl needs device cuda",
@@ -264,7 +283,7 @@ NUMBERS = sorted(
 @pytest.mark.parametrize(("path", "kind"), NUMBERS, ids=lambda part: part if isinstance(part, str) else ".".join(part))
 def test_a_boolean_is_no_number(load, path, kind):
     """YAML's `batch: yes` would be read as 1."""
-    in_a_list = path[-1] in ("counts_before", "counts_after", "losses", "betas", "processes", "stages")
+    in_a_list = path[-1] in ("counts_before", "counts_after", "losses", "betas", "processes", "stages", "class_weights")
     value = {"train": 1, "test": 1} if kind == "own_images" else {}
     value |= {path[-1]: [True, 1] if in_a_list else True}
     value |= {"kind": kind} if kind else {}
@@ -345,7 +364,7 @@ def test_a_field_named_like_a_kind_is_named(load, name):
 def test_the_kinds_are_those_of_the_definition():
     assert kinds_of("optimizer") == {"sgd": Sgd, "adamw": AdamW}
     assert list(kinds_of("corpus")) == ["generated", "verb_grammar", "own", "images", "own_images"]
-    assert kinds_of("model") == {"transformer": Transformer, "resnet": ResNet}
+    assert kinds_of("model") == {"transformer": Transformer, "resnet": ResNet, "own": OwnModel}
     assert kinds_of("schedule") == {"constant": Constant, "cosine": Cosine}
     assert kinds_of("scaling") == kinds_of("batch") == kinds_of("nothing") == {}
 
@@ -353,6 +372,65 @@ def test_the_kinds_are_those_of_the_definition():
 def test_an_unknown_workload_is_refused(load):
     with pytest.raises(ConfigError, match=r"workload 'poems' has no file src/ddp_tokens/workloads/poems\.py"):
         load("workload: poems")
+
+
+@pytest.fixture
+def mine(tmp_path):
+    """The name of a workload that raises when it is imported: reading an experiment must not."""
+    path = tmp_path / "mine.py"
+    path.write_text("raise SystemExit('imported')\n")
+    return f"{path}:MyWork"
+
+
+OF_IMAGES = {"corpus": {"kind": "images"}, "sharding": "by_epoch"}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"model": {"kind": "own", "settings": {"width": 8, "layers": [1, {"a": None}]}}},
+        {"model": {"kind": "own"}, **OF_IMAGES, "augmentation": "shift"},
+        {"model": {"kind": "transformer"}, **OF_IMAGES},
+        {"model": {"kind": "resnet"}},
+        {"corpus": {"kind": "verb_grammar"}, "model": {"kind": "own"}},
+    ],
+)
+def test_a_workload_of_ones_own_goes_with_any_corpus_and_any_model(load, mine, values):
+    experiment = load(yaml.safe_dump(values | {"workload": mine}))
+    assert experiment.workload == mine
+    assert experiment.model_dump(mode="json")["model"].items() >= values["model"].items()
+
+
+def test_a_built_in_workload_still_needs_its_own_kind_of_model(load, mine):
+    with pytest.raises(ConfigError, match="model resnet does not go with corpus generated"):
+        load("model: {kind: resnet}")
+    with pytest.raises(ConfigError, match="augmentation shift is for images"):
+        load(f"{{workload: {mine!r}, augmentation: shift}}")
+
+
+def test_a_setting_of_ones_own_model_lies_over_another_layer(load, mine):
+    text = f"{{workload: {mine!r}, model: {{kind: own, settings: {{width: 8, depth: 2}}}}}}"
+    experiment = load(text, {"model": {"settings": {"depth": 3}}})
+    assert experiment.model.settings == {"width": 8, "depth": 3}
+
+
+def test_a_workload_that_is_not_there_is_named_with_the_layer_that_sets_it(load, mine):
+    with pytest.raises(ConfigError, match=r"mine\.yaml: workload 'gone\.py:A' has no file .*/gone\.py: write it, or"):
+        load("workload: gone.py:A")
+    with pytest.raises(ConfigError, match=r"mine\.yaml, as overridden on the command line: workload 'gone\.py:A'"):
+        load(f"workload: {mine}", {"workload": "gone.py:A"})
+
+
+def test_an_archived_experiment_is_read_without_its_workload(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("workload: gone.py:A\n")
+    assert load_experiment(path, is_archived=True).workload == "gone.py:A"
+
+
+def test_a_file_that_is_no_python_is_named_before_anything_is_built(load, tmp_path):
+    (tmp_path / "bad.py").write_text("class A:\n    def f(self:\n")
+    with pytest.raises(ConfigError, match=r"bad\.py, line 2 is no valid Python"):
+        load(f"workload: {tmp_path}/bad.py:A")
 
 
 def test_an_unknown_field_without_a_near_one_is_refused_too(load):

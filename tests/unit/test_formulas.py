@@ -15,13 +15,12 @@ from ddp_tokens.formulas import (
     OF_RANKS,
     RIGHT,
     Formula,
-    WindowFacts,
     alike_on,
     excluded_by,
     is_right_on,
     possible_on,
-    window_facts,
 )
+from ddp_tokens.window_facts import WindowFacts, exact, window_facts
 from tests.helpers import make_row
 
 SUMS = ((4, 8), (30, 78))
@@ -65,6 +64,7 @@ BY_HAND = {
     "ignored_labels_counted": [F(120, 50)],
     "short_window_as_full": [],  # this one is full
     "stale_count": [F(120, 40)],
+    "weights_left_out": [F(120, 48)],  # nothing is weighted here
 }
 
 
@@ -226,11 +226,23 @@ def test_a_missing_world_size_and_an_extra_division_by_two_are_one_on_two_ranks_
     assert not alike_on(three_ranks, forgotten, divided)
 
 
+def test_weights_that_stand_in_the_sum_only():
+    """The weights of 60 tokens are 48: 120 / 60 = 2 in place of 120 / 48 = 2.5."""
+    weighted = replace(FACTS, counted=((4, 10), (16, 30)))
+    assert left_by("weights_left_out", weighted) == [F(120, 60)]
+
+
+def test_shares_such_as_thirds_are_exact():
+    assert [exact(1 / 3), exact(0.37), exact(5), exact(5.0)] == [F(1, 3), F(37, 100), 5, 5]
+    assert sum(map(exact, (1 / 3, 1 / 3, 1 / 3))) == 1
+
+
 def test_facts_are_counted_from_rows():
     """Rows of 3 and 5 tokens in one microbatch hold 2 x 5 padded positions."""
     rows = {"a": make_row("a", 3, units=2), "b": make_row("b", 5), "c": make_row("c", 4, units=1)}
     plan = [[[["a", "b"], ["c"]], [["c"], ["c"]]], [[["c"]], [["a"]]]]
-    assert window_facts(plan, 0, rows) == WindowFacts(((7, 1), (1, 1)), ((8, 4), (4, 4)), ((10, 4), (4, 4)), 2, None)
+    units, labels, positions = ((7, 1), (1, 1)), ((8, 4), (4, 4)), ((10, 4), (4, 4))
+    assert window_facts(plan, 0, rows) == WindowFacts(units, labels, positions, 2, None, counted=units)
     short = window_facts(plan, 1, rows)
     assert (short.units, short.accumulation, short.microbatches) == (((1,), (2,)), 2, 1)
     assert short.previous_units == 10
@@ -241,7 +253,7 @@ def test_a_rank_without_a_row_counts_nothing_and_holds_one_row():
     """Rank 1 computes row "c" without its labels: 4 of them, as many positions, no unit."""
     rows = {"a": make_row("a", 3), "c": make_row("c", 4)}
     left_over = window_facts([[[["a"], ["c"]], [["a"], ["a"]]], [[["c"]], [[]]]], 1, rows)
-    assert left_over == WindowFacts(((4,), (0,)), ((4,), (4,)), ((4,), (4,)), 2, 13)
+    assert left_over == WindowFacts(((4,), (0,)), ((4,), (4,)), ((4,), (4,)), 2, 13, counted=((4,), (0,)))
     assert not alike("mean_of_means", left_over)
     assert left_by("token_mean", left_over, ((12,), (0,))) == [F(12, 4)]
     assert left_by("short_window_as_full", left_over, ((12,), (0,))) == [F(12, 4) / 2]

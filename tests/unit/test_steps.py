@@ -239,7 +239,13 @@ EDITS = {
     "README.md": set(),
     "src/ddp_tokens/gradients.py": set(),  # entry of a step that is not among the probed ones
     "src/ddp_tokens/prepare.py": {"prepare"},
-    "src/ddp_tokens/corpora/generated.py": {"prepare", "reference", "interrupt"},  # the package imports it
+    "src/ddp_tokens/corpora/generated.py": {
+        "prepare",
+        "reference",
+        "check_loss",
+        "interrupt",
+        "exercise",
+    },  # the package imports it
     "src/ddp_tokens/normalization.py": {"check_loss", "interrupt", "exercise"},
     "src/ddp_tokens/workloads/token_labels.py": {"reference", "interrupt"},
     "workflow_scripts/check_loss.py": {"check_loss"},
@@ -293,6 +299,50 @@ def test_the_code_of_training_is_what_training_uses_wherever_it_lies(copied, edi
         assert (code_in(project) != by_hand) == differs
     finally:
         path.write_text(content)
+
+
+# A workload of the user's own, in a folder outside of the project.
+
+OWN_PROBE = f"""
+import json, sys
+from ddp_tokens.config import Experiment
+from ddp_tokens.steps import code_of_training, settings_document, view
+experiment = Experiment(name="x", workload=sys.argv[1])
+documents = {{step: settings_document(experiment, step) for step in {PROBED}}}
+print(json.dumps([code_of_training(view(experiment, "resume")), documents]))
+"""
+
+
+def with_own_work(workload):
+    command = [sys.executable, "-c", OWN_PROBE, workload]
+    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+def own_work(folder):
+    folder.mkdir(parents=True)
+    (folder / "mine.py").write_text("import beside\nfrom ddp_tokens import labelled\nclass Work: ...\n")
+    (folder / "beside.py").write_text("")
+    (folder / "not_imported.py").write_text("")
+    return f"{folder / 'mine.py'}:Work"
+
+
+@pytest.mark.parametrize(("edited", "differs"), [("mine.py", True), ("beside.py", True), ("not_imported.py", False)])
+def test_an_edit_of_ones_own_workload_reruns_the_steps_that_use_it_and_is_another_run(tmp_path, edited, differs):
+    workload = own_work(tmp_path / "a")
+    code, documents = with_own_work(workload)
+    assert {"mine.py", "beside.py", "src/ddp_tokens/labelled.py"} < set(json.loads(documents["reference"])["code"])
+    (tmp_path / "a" / edited).write_text((tmp_path / "a" / edited).read_text() + "# edited\n")
+    other_code, after = with_own_work(workload)
+    assert (code != other_code) == differs
+    changed = {step for step in PROBED if after[step] != documents[step]}
+    assert changed == ({"reference", "interrupt"} if differs else set())
+
+
+def test_the_code_of_ones_own_workload_is_the_same_in_another_folder(tmp_path):
+    """By its content and its names as seen from the file; where it lies is a setting."""
+    (one, _), (other, _) = (with_own_work(own_work(tmp_path / name)) for name in ("a", "b/c"))
+    assert one == other
+    assert one != code_of_training(view(tiny_experiment(), "resume"))
 
 
 def test_the_lock_file_is_there():

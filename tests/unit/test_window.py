@@ -26,7 +26,7 @@ def test_units_are_counted_over_all_microbatches():
 
 def test_the_sum_is_made_on_the_device_of_the_group(monkeypatch):
     """NCCL sums what is on a GPU. No GPU is needed to see which device is asked for."""
-    monkeypatch.setattr(window, "global_count", lambda local, device: {"cuda:1": 10 * local}[device])
+    monkeypatch.setattr(window, "denominator_over_ranks", lambda local, device: {"cuda:1": 10 * local}[device])
     assert count_window([[make_row("a", 3)]], "window 1", "cuda:1") == (3, 30)
 
 

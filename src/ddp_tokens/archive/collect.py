@@ -19,6 +19,7 @@ from ddp_tokens.archive.layout import (
     WALL_TIMES,
     results_of,
 )
+from ddp_tokens.archive.own_workload import require_rebuildable
 from ddp_tokens.archive.provenance import provenance
 from ddp_tokens.config import Experiment, OwnImages, OwnRows
 from ddp_tokens.errors import ArchiveError
@@ -108,7 +109,8 @@ def wall_times(folders: Iterable[Path]) -> str:
 
 
 def require_archivable(experiment: Experiment) -> None:
-    """Raises ArchiveError for own data whose path leads out of the folder by `..`."""
+    """Raises ArchiveError for own data whose path leads out of the folder by `..`, and for such a workload."""
+    require_rebuildable(experiment)
     corpus = experiment.corpus
     if isinstance(corpus, OwnRows | OwnImages) and ".." in Path(corpus.path).parts:
         raise ArchiveError(

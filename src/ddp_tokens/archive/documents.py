@@ -160,7 +160,8 @@ def _data(document: Document, experiment: Experiment) -> str:
     rows = f"`{results_of(document.experiment)}/corpus/` (rows and their lock)"
     if not isinstance(experiment.corpus, OwnRows | OwnImages):
         return f"{rows}; made from the seed, nothing is downloaded"
-    left_out = [name for name in document.omitted if PurePosixPath(name).parts[0] == INPUTS]
+    own = f"{INPUTS}/{experiment.corpus.path.lstrip('/')}"
+    left_out = [name for name in document.omitted if PurePosixPath(name).is_relative_to(own)]
     where = f"not included ({len(left_out)} files, see README.md)" if left_out else f"`{INPUTS}/` or `{SOURCE}/`"
     return f"{rows}; read from {experiment.corpus.path}: {where}"
 

@@ -75,7 +75,7 @@ def _require_left_out(run: Run) -> None:
     """What the source needs and the archive does not hold must lie where it was."""
     for name, of in sorted(run.archive.document.omitted.items()):
         first, _, path = name.partition("/")
-        if first == SOURCE or (first == INPUTS and not _is_elsewhere(run)):
+        if first == SOURCE or (first == INPUTS and not _is_elsewhere(run, f"/{path}")):
             raise ArchiveError(
                 f"{run.archive.path}: {name} was left out as too large: ask for an archive with a higher limit"
             )
@@ -86,8 +86,12 @@ def _require_left_out(run: Run) -> None:
             )
 
 
-def _is_elsewhere(run: Run) -> bool:
-    corpus = run.settings().get("corpus")
+def _is_elsewhere(run: Run, path: str) -> bool:
+    """Whether the settings give own data, or an own workload, by a whole path: of a workload, in its folder."""
+    settings = run.settings()
+    corpus, workload = settings.get("corpus"), str(settings.get("workload", ""))
+    if Path(workload).is_absolute() and Path(path).is_relative_to(Path(workload).parent):
+        return True
     return isinstance(corpus, dict) and Path(str(corpus.get("path", ""))).is_absolute()
 
 

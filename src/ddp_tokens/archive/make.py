@@ -29,6 +29,7 @@ from ddp_tokens.archive.layout import (
     sums,
 )
 from ddp_tokens.archive.names import problem_of
+from ddp_tokens.archive.own_workload import workload_inputs
 from ddp_tokens.archive.pages import pages
 from ddp_tokens.archive.provenance import RECORDS
 from ddp_tokens.archive.source import SourceState, source_state
@@ -61,9 +62,10 @@ def make_archive(
     compared = result_files(project.results, experiment, controls)
     machine = machine_files(project.results, experiment, project.root / RECORDS, compared)
     inside, outside = own_inputs(experiment, state.files)
-    contents = compared | machine | inside | _source(project.root, state)
+    of_work, work_outside = workload_inputs(experiment, state.files)
+    contents = compared | machine | inside | of_work | _source(project.root, state)
     contents |= {name: project.root / name for name in (CITATION, LICENCE)}
-    omitted = _too_large(contents, limit_mib) | _elsewhere(outside)
+    omitted = _too_large(contents, limit_mib) | _elsewhere(outside | work_outside)
     document = Document(
         experiment=experiment.name,
         comparison_digest=comparison_digest({name: _sha256(compared, name) for name in compared}),

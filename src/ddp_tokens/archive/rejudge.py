@@ -87,7 +87,7 @@ def settings_of(root: Path, name: str) -> Experiment:
         raise ConfigError(f"{path} leads to another file: field 'base' is not for archives")
     if values.get("name", name) != name:
         raise ConfigError(f"{path}: field 'name' is {values['name']!r}, not {name}")
-    experiment = load_experiment(path, {"name": name})
+    experiment = load_experiment(path, {"name": name}, is_archived=True)
     if experiment.world_size > MOST_RANKS:
         raise ConfigError(f"{path}: field 'world_size' is {experiment.world_size}, of which no archive holds files")
     return experiment

@@ -24,7 +24,7 @@ FOLDERS = (
         "src",
         "tests",
     ),
-    "workflow_scripts",
+    *("workflow_scripts", "workloads"),
 )
 FILES = (
     *("Snakefile", "Makefile", "pyproject.toml", "compose.yaml", "LICENSE", "CITATION.cff", ".gitignore"),

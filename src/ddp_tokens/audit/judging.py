@@ -32,7 +32,8 @@ from ddp_tokens.checks.gradient_norms import (
 from ddp_tokens.checks.gradient_references import Parts
 from ddp_tokens.checks.verdict import FAIL, INCONCLUSIVE, PASS, Verdict
 from ddp_tokens.errors import AuditError
-from ddp_tokens.formulas import ACCUMULATION_FORGOTTEN, RIGHT, WindowFacts, alike_on, excluded_by
+from ddp_tokens.formulas import ACCUMULATION_FORGOTTEN, RIGHT, alike_on, excluded_by
+from ddp_tokens.window_facts import WindowFacts
 
 ALONE = (
     "the gradient is that of the mean over all units, but with one rank and one microbatch there is nothing that could "

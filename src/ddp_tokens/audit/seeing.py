@@ -9,7 +9,7 @@ from ddp_tokens.audit.meanings import CLIPPED_INSIDE, GRADIENTS_DIFFER, WEIGHTS_
 from ddp_tokens.checks.verdict import FAIL, PASS
 from ddp_tokens.checks.window import CLEARED_INSIDE, REDUCED_EVERY_TIME, WEIGHTS_UPDATED_INSIDE
 from ddp_tokens.errors import AuditError
-from ddp_tokens.formulas import Counts, WindowFacts
+from ddp_tokens.window_facts import Counts, WindowFacts
 
 Told = Sequence[Mapping[str, Any]]
 

@@ -23,7 +23,7 @@ from ddp_tokens.check_settings import Tolerances
 from ddp_tokens.checks.verdict import FAIL, INCONCLUSIVE
 from ddp_tokens.checks.window import WEIGHTS_UPDATED_INSIDE
 from ddp_tokens.errors import AuditError
-from ddp_tokens.formulas import WindowFacts
+from ddp_tokens.window_facts import WindowFacts
 
 Result = TypeVar("Result")
 # What makes losses others than those that can be computed again.

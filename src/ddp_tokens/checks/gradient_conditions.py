@@ -37,12 +37,12 @@ class Conditions:
 NOTHING_TO_STATE = Conditions()
 
 
-def conditions_of(model: Model, use_amp: bool, initial: Path, lock: Path) -> Conditions:
+def conditions_of(model: Model, use_amp: bool, initial: Path, lock: Path | None = None) -> Conditions:
     """`initial`: the initial weights. Layers that keep statistics of rows are told by their buffers. `lock`: of the
     corpus, whose objective is stated where it is not the plain mean over tokens.
     """
     statistics = _statistics_said_of(model, list(read_arrays(initial)))
-    locked = read_json(lock)
+    locked = read_json(lock) if lock else {}
     objective = (f"objective: {objective_in(locked, ()).in_words()}",) if "objective" in locked else ()
     return Conditions((*objective, *statistics), (NOT_MIXED,) if use_amp else (), (initial,) if statistics else ())
 

@@ -20,8 +20,9 @@ from ddp_tokens.checks.gradient_norms import (
     whole,
 )
 from ddp_tokens.checks.gradient_references import Parts, add_up
-from ddp_tokens.formulas import RIGHT, Formula, Weights, WindowFacts, is_right_on, possible_on
+from ddp_tokens.formulas import RIGHT, Formula, Weights, is_right_on, possible_on
 from ddp_tokens.other_units import UNWEIGHTED
+from ddp_tokens.window_facts import WindowFacts
 
 LOSS_SCALE = "loss_scale_kept"
 SCALED = "scaled"

@@ -33,21 +33,12 @@ from ddp_tokens.corpora.lock import read_corpus
 from ddp_tokens.corpora.objective import unit_in
 from ddp_tokens.errors import PREPARE_AGAIN, PlanError
 from ddp_tokens.files import digests, read_json
-from ddp_tokens.formulas import (
-    KNOWN_WRONG,
-    RIGHT,
-    Formula,
-    WindowFacts,
-    alike_across,
-    alike_on,
-    excluded_by,
-    possible_on,
-    window_facts,
-)
+from ddp_tokens.formulas import KNOWN_WRONG, RIGHT, Formula, alike_across, alike_on, excluded_by, possible_on
 from ddp_tokens.layout import DTYPES, FLOAT64
 from ddp_tokens.normalization import FORMULAS, TOKEN_MEAN
 from ddp_tokens.objective_settings import TOKEN
 from ddp_tokens.plan import windows_to_compare
+from ddp_tokens.window_facts import WindowFacts, window_facts
 
 BY_NAME = {formula.name: formula for formula in (RIGHT, *KNOWN_WRONG)}
 

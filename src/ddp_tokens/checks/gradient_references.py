@@ -18,8 +18,8 @@ from ddp_tokens.checks.gradient_norms import (
 )
 from ddp_tokens.checks.tensor_files import read_arrays
 from ddp_tokens.errors import EvidenceError
-from ddp_tokens.formulas import WindowFacts
 from ddp_tokens.layout import BY_UNIT, FLOAT64, NATIVE, PARTS
+from ddp_tokens.window_facts import WindowFacts
 
 REFERENCES = (NATIVE, FLOAT64, PARTS)
 AGAIN = "run reference again"

@@ -117,8 +117,8 @@ def _by_unit(unit: str) -> Verdict:
     return _verdict(
         f"each_{unit}",
         math.isclose(mean, right, rel_tol=1e-14),
-        "sums (12, 108) over counts (12, 36), the 36 a packed row of sequences of 6, 12 and 18 tokens whose sums are 6, "
-        f"24 and 78: where each {unit} counts the same, the mean is {formula}",
+        "sums (12, 108) over counts (12, 36), the 36 a packed row of sequences of 6, 12 and 18 tokens whose sums are "
+        f"6, 24 and 78: where each {unit} counts the same, the mean is {formula}",
         {"sums_of_weighted_losses": sums, "units": units, "global_mean": mean},
     )
 

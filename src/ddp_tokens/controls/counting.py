@@ -7,9 +7,9 @@ from typing import Any
 
 from ddp_tokens.corpora.objective import Objective, weights_of_documents
 from ddp_tokens.corpora.rows import Criterion, Row
-from ddp_tokens.formulas import WindowFacts, window_facts
 from ddp_tokens.objective_settings import DOCUMENT, TOKEN
 from ddp_tokens.plan import Plan
+from ddp_tokens.window_facts import WindowFacts, window_facts
 
 WEIGHTS = (0.0, 0.25, 0.7, 1.0, 3.0)
 

@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 
 from ddp_tokens.checks.verdict import FAIL, INCONCLUSIVE, PASS
-from ddp_tokens.controls.gradient_cases import RIGHT, UNDECIDED
+from ddp_tokens.controls.gradient_cases import RIGHT, UNDECIDED, UNIT
 from ddp_tokens.controls.table import Judged
 from ddp_tokens.figures import BLUE, PURPLE, VERMILLION, WIDTH, save, use_style
 from ddp_tokens.report import number_text
@@ -23,6 +23,7 @@ LINE, MARGIN = 0.116, 0.75  # inches
 LETTERS, ALL_LETTERS, BESIDE_A_MARK = 25, 33, 13  # in a row of a label, over the panel, beside a mark in its middle
 SMALL = 7.0
 MARKS = {FAIL: ("X", VERMILLION, "refused"), PASS: ("o", BLUE, "passes"), INCONCLUSIVE: ("s", PURPLE, "inconclusive")}
+BY_DIAGNOSIS = (UNIT,)
 GROUPS = {RIGHT: "right variants, by check", UNDECIDED: "cannot be decided"}
 
 
@@ -46,14 +47,17 @@ def save_controls(judged: Sequence[Judged], outputs: Sequence[Path]) -> None:
 
 
 def lines(judged: Sequence[Judged]) -> list[Line]:
-    """Each control and each case that cannot be decided; right variants together, by check, unless one is refused."""
+    """Each control and each case that cannot be decided. Together, as long as they are as expected: right variants by
+    check, and the many controls of BY_DIAGNOSIS by that.
+    """
     found = []
     for kind in dict.fromkeys(one.kind for one in judged):
         of_kind = [one for one in judged if one.kind == kind]
         found.append(Line(GROUPS.get(kind, kind)))
-        as_they_should = [one for one in of_kind if kind == RIGHT and one.verdict.as_expected]
-        for check in dict.fromkeys(one.check for one in as_they_should):
-            found.append(_together(check, [one for one in as_they_should if one.check == check]))
+        together = kind == RIGHT or kind in BY_DIAGNOSIS
+        as_they_should = [one for one in of_kind if together and one.verdict.as_expected]
+        for name in dict.fromkeys(map(_group, as_they_should)):
+            found.append(_together(name, [one for one in as_they_should if _group(one) == name]))
         found += [_alone(one) for one in of_kind if one not in as_they_should]
     return found
 
@@ -80,11 +84,18 @@ def _alone(one: Judged) -> Line:
     return Line(verdict.case, ((verdict.outcome, of_tolerance),), "; ".join(notes), verdict.as_expected)
 
 
-def _together(check: str, of_check: Sequence[Judged]) -> Line:
-    marks = tuple((one.verdict.outcome, ratio(one)) for one in of_check)
-    largest = max(of_tolerance for _, of_tolerance in marks)
+def _group(one: Judged) -> str:
+    return " or ".join(one.verdict.diagnosis) if one.kind in BY_DIAGNOSIS else one.check
+
+
+def _together(name: str, of_group: Sequence[Judged]) -> Line:
+    """The mark that comes nearest to the tolerance is told."""
+    marks = tuple((one.verdict.outcome, ratio(one)) for one in of_group)
+    ratios = [of_tolerance for _, of_tolerance in marks]
     number = f"{len(marks)} variant{'' if len(marks) == 1 else 's'}"
-    return Line(check, marks, f"{number}, " + (f"largest {largest:.2g}" if largest else "exactly 0"))
+    if of_group[0].kind in BY_DIAGNOSIS:
+        return Line(name, marks, f"{number}, smallest {number_text(min(ratios))}")
+    return Line(name, marks, f"{number}, " + (f"largest {max(ratios):.2g}" if max(ratios) else "exactly 0"))
 
 
 def controls_figure(of_lines: Sequence[Line]) -> Figure:

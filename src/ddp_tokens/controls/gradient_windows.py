@@ -11,9 +11,10 @@ from ddp_tokens.controls.counting import COUNTED_BY_TOKEN, Counting
 from ddp_tokens.corpora import images
 from ddp_tokens.corpora.lock import read_lock, write_corpus
 from ddp_tokens.corpora.rows import UNSUPERVISED, Row
-from ddp_tokens.formulas import RIGHT, Formula, WindowFacts, alike_on, excluded_by, possible_on
+from ddp_tokens.formulas import RIGHT, Formula, alike_on, excluded_by, possible_on
 from ddp_tokens.layout import Layout
 from ddp_tokens.plan import Plan, write_plan
+from ddp_tokens.window_facts import WindowFacts
 
 # units[rank][microbatch][row]
 Units = list[list[list[int]]]

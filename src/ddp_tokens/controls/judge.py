@@ -22,8 +22,9 @@ from ddp_tokens.controls.gradient_windows import COMPARED
 from ddp_tokens.corpora.lock import read_corpus
 from ddp_tokens.corpora.objective import unit_in
 from ddp_tokens.files import digests, read_json
-from ddp_tokens.formulas import WindowFacts, excluded_by, window_facts
+from ddp_tokens.formulas import excluded_by
 from ddp_tokens.layout import Layout
+from ddp_tokens.window_facts import WindowFacts, window_facts
 
 
 def judge_gradient(variant: Variant, tolerances: Tolerances, case_at: Layout, left_at: Layout) -> list[Verdict]:

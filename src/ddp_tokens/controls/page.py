@@ -11,6 +11,8 @@ KINDS = {
     "accumulation": "Microbatches of a window are lost, or the window is cut into several updates.",
     "communication": "Ranks do not exchange their gradients once per window, or not those of their own rows.",
     "layers": "A layer looks at more than one row, so that the gradient depends on which rows are computed at once.",
+    "unit and weights": "Something else counts once than was chosen, or weights stand in the sum and not in the "
+    "denominator, or in neither.",
     "resume": "A run is resumed with something missing or misplaced; the weights may look right at first.",
     "replicas": "Ranks that should hold the same weights do not.",
     "evaluation": "Scores of a split depend on how its rows are dealt out to ranks and batches.",

@@ -59,9 +59,9 @@ class Objective:
         groups = [(start, end, math.fsum(weights[start:end])) for start, end in _groups(row, self.unit)]
         return _shared(row, groups, sum(whole > 0 for *_, whole in groups))
 
-    def in_words(self) -> str:
-        """With its formula, where l_i is the loss at the supervised position i."""
-        words, formula = MEANS[self.unit]
+    def in_words(self, position: str = TOKEN) -> str:
+        """With its formula, where l_i is the loss at the supervised position i, which is called `position`."""
+        words, formula = (text.replace("token", position) for text in MEANS[self.unit])
         criterion = self.criterion
         more = [f"class weights {list(criterion.class_weights)}"] if criterion.class_weights else []
         more += [f"label smoothing {criterion.label_smoothing:g}"] if criterion.label_smoothing else []

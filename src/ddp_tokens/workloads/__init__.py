@@ -4,6 +4,7 @@ import importlib
 import inspect
 import math
 from collections.abc import Mapping, Sequence, Set
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol, cast
 
@@ -14,6 +15,8 @@ from ddp_tokens.config import Model
 from ddp_tokens.corpora.lock import ImageShape, Shape
 from ddp_tokens.corpora.rows import TOKEN, Row
 from ddp_tokens.errors import WorkloadError
+from ddp_tokens.own_work import load_own
+from ddp_tokens.workload_names import place_of
 
 
 class Workload(Protocol):
@@ -69,14 +72,18 @@ FUNCTIONS = ("build_model", "collate", "forward", "loss_sum", "metrics")
 
 
 def load(name: str) -> Workload:
-    """Raises WorkloadError when the file lacks a function of Workload, or one cannot be called as it is called here."""
-    module = importlib.import_module(f"{__name__}.{name}")
+    """`name`: as the experiment gives it. Raises WorkloadError when it lacks a function of Workload, or one cannot be
+    called as it is called here, and for whatever a user's file raises.
+    """
+    place = place_of(name)
+    found: Any = load_own(place) if place.is_own else importlib.import_module(f"{__name__}.{name}")
+    where = name if place.is_own else found.__file__
     for function in FUNCTIONS:
-        _require_callable(module, function, Workload)
+        _require_callable(found, where, function, Workload)
     for function, protocol in OPTIONAL.items():
-        if hasattr(module, function):
-            _require_callable(module, function, protocol)
-    return cast(Workload, module)
+        if hasattr(found, function):
+            _require_callable(found, where, function, protocol)
+    return cast(Workload, found)
 
 
 def writer(workload: Workload) -> Writer | None:
@@ -136,19 +143,27 @@ def _agree(summed: float, counted: float) -> bool:
     return math.isclose(summed, counted, rel_tol=WEIGHTS_AGREE)
 
 
-def _require_callable(module: ModuleType, name: str, protocol: type) -> None:
+def _require_callable(workload: Any, where: str, name: str, protocol: type) -> None:
     needed = list(inspect.signature(getattr(protocol, name)).parameters)[1:]
     call = f"{name}({', '.join(needed)})"
-    function = getattr(module, name, None)
+    function = getattr(workload, name, None)
     if not callable(function):
-        raise WorkloadError(f"{module.__file__} has no function {name}: define {call}")
+        raise WorkloadError(f"{where} has no function {name}: define {call}{_classes_in(workload, name)}")
     try:
         inspect.signature(function).bind(*needed)
     except (TypeError, ValueError) as error:
         raise WorkloadError(
-            f"{module.__file__}: {name} cannot be called as {call} ({error}): let it take these arguments"
+            f"{where}: {name} cannot be called as {call} ({error}): let it take these arguments"
         ) from None
 
 
+def _classes_in(workload: Any, function: str) -> str:
+    """A module whose class has the function was meant to be given with it."""
+    classes = vars(workload).items() if isinstance(workload, ModuleType) else ()
+    name = next((name for name, value in classes if isinstance(value, type) and hasattr(value, function)), None)
+    return f", or name the class that has it, {name}, after a colon" if name else ""
+
+
 def _name(workload: Workload) -> str:
-    return getattr(workload, "__name__", type(workload).__name__).rpartition(".")[2]
+    """Of a file, without its folder; of an object, its class."""
+    return Path(str(workload.__file__)).stem if isinstance(workload, ModuleType) else type(workload).__name__

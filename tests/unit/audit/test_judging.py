@@ -13,7 +13,7 @@ from ddp_tokens.check_settings import Tolerances
 from ddp_tokens.checks.gradient_norms import calibrated_tolerances, errors, norms
 from ddp_tokens.errors import AuditError
 from ddp_tokens.files import to_json
-from ddp_tokens.formulas import WindowFacts
+from ddp_tokens.window_facts import WindowFacts
 from tests.unit.checks.synthetic import FACTS, UNITS, left_by, parts_for, rounded
 from tests.unit.checks.test_gradient_formulas import MISTAKES
 

@@ -5,7 +5,7 @@ import pytest
 from ddp_tokens.audit.judging import Seen
 from ddp_tokens.audit.seeing import described, facts_of, notes_of, notes_of_causes, seen_in
 from ddp_tokens.errors import AuditError
-from ddp_tokens.formulas import WindowFacts
+from ddp_tokens.window_facts import WindowFacts
 from tests.unit.audit.synthetic import clipping, microbatch, of_rank, told
 
 

@@ -6,7 +6,7 @@ import numpy
 
 from ddp_tokens.checks.gradient_norms import weighted_sum
 from ddp_tokens.checks.gradient_parity import Evidence
-from ddp_tokens.formulas import WindowFacts
+from ddp_tokens.window_facts import WindowFacts
 
 UNITS = ((3, 5), (11, 6), (7, 4))
 FACTS = WindowFacts(

@@ -7,7 +7,7 @@ from safetensors.numpy import save_file
 from ddp_tokens.checks.gradient_conditions import NOTHING_TO_STATE, conditions_of
 from ddp_tokens.checks.verdict import Verdict
 from ddp_tokens.config import ResNet, Transformer
-from ddp_tokens.files import sha256
+from ddp_tokens.files import sha256, write_json
 from ddp_tokens.layout import DTYPES, FLOAT64, NATIVE
 
 VERDICT = Verdict("case", "pass", "pass", "within bounds", {}, {"dump": "00"})
@@ -50,6 +50,18 @@ def test_of_another_model_nothing_is_said_and_the_verdict_is_the_same(initial):
     conditions = conditions_of(Transformer(), False, initial("norm.weight"))
     assert conditions == NOTHING_TO_STATE
     assert conditions.stated_in(VERDICT, NATIVE) == VERDICT
+
+
+def test_an_objective_that_is_not_the_mean_over_tokens_is_stated(initial, tmp_path):
+    lock = tmp_path / "lock.json"
+    write_json(lock, {})
+    assert conditions_of(Transformer(), False, initial(), lock) == NOTHING_TO_STATE
+    write_json(lock, {"objective": {"unit": "sequence", "class_weights": [1.0, 0.5], "label_smoothing": 0.1}})
+    assert criterion(conditions_of(Transformer(), False, initial(), lock)) == (
+        "within bounds; objective: every sequence counts the same, with the mean of its supervised tokens: L = (sum "
+        "over sequences s of mean_{i in s} l_i) / (number of sequences), with class weights [1.0, 0.5] and label "
+        "smoothing 0.1"
+    )
 
 
 def test_mixed_precision_is_said_of_the_training_dtype_only(initial):

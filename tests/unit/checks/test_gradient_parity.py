@@ -21,10 +21,11 @@ from ddp_tokens.checks.gradient_references import REFERENCES, of_window, parts_o
 from ddp_tokens.config import Tolerances
 from ddp_tokens.errors import PlanError
 from ddp_tokens.files import sha256
-from ddp_tokens.formulas import KNOWN_WRONG, WindowFacts, excluded_by
+from ddp_tokens.formulas import KNOWN_WRONG, excluded_by
 from ddp_tokens.layout import DTYPES, FLOAT64, NATIVE, Layout
 from ddp_tokens.normalization import FORMULAS, MEAN_OF_MEANS, TOKEN_MEAN
 from ddp_tokens.prepare import prepare
+from ddp_tokens.window_facts import WindowFacts
 from tests.helpers import tiny_experiment
 from tests.unit.checks.synthetic import FACTS, UNITS, evidence, left_by, parts_for, rounded, with_observed
 

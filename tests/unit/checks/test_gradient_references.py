@@ -8,7 +8,7 @@ from safetensors.numpy import load_file, save_file
 
 from ddp_tokens.checks.gradient_references import REFERENCES, of_window, parts_of, read_references
 from ddp_tokens.errors import EvidenceError
-from ddp_tokens.formulas import WindowFacts
+from ddp_tokens.window_facts import WindowFacts
 from tests.unit.checks.synthetic import FACTS, evidence, rounded
 
 

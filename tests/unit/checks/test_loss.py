@@ -16,9 +16,12 @@ def test_sums_and_counts_must_belong_together():
 
 def test_every_case_passes_and_shows_its_numbers():
     verdicts = {verdict.case: verdict for verdict in check_loss()}
-    assert list(verdicts) == ["global_mean", "two_microbatches", "extra_division", "equal_losses_unequal_gradients"]
+    assert list(verdicts) == [
+        *("global_mean", "two_microbatches", "extra_division", "equal_losses_unequal_gradients"),
+        *("each_token", "each_sequence", "each_document", "each_sample", "class_weights"),
+    ]
     assert {(verdict.expected, verdict.outcome) for verdict in verdicts.values()} == {("pass", "pass")}
-    assert [verdict.evidence for verdict in verdicts.values()] == [{}] * 4  # the numbers are its own, no file is read
+    assert [verdict.evidence for verdict in verdicts.values()] == [{}] * 9  # the numbers are its own, no file is read
     assert verdicts["global_mean"].observed == {
         "local_loss_sums": [12.0, 108.0],
         "local_tokens": [12, 36],
@@ -45,6 +48,20 @@ def test_each_criterion_says_what_its_numbers_come_from():
     assert "two microbatches per rank, each scaled by the window's denominator" in criteria["two_microbatches"]
     assert "once more by the 2 microbatches gives 1.25, not 2.5" in criteria["extra_division"]
     assert "both losses are 1, the gradients are 0 and 1" in criteria["equal_losses_unequal_gradients"]
+
+
+def test_the_same_losses_by_each_unit():
+    """Sequences of means 1; 1, 2 and 13/3. Documents and rows of means 1 and 108 / 36 = 3."""
+    observed = {verdict.case: verdict.observed for verdict in check_loss()}
+    assert observed["each_token"]["sums_of_weighted_losses"] == pytest.approx([12, 108])
+    assert observed["each_token"]["global_mean"] == pytest.approx(2.5)
+    assert observed["each_sequence"]["units"] == [1, 3]
+    assert observed["each_sequence"]["global_mean"] == pytest.approx((1 + 1 + 2 + 13 / 3) / 4)
+    assert observed["each_document"]["sums_of_weighted_losses"] == pytest.approx([1, 3])
+    assert observed["each_sample"]["global_mean"] == pytest.approx(2.0)
+    # (12 * 3 + 108 / 3) / (12 * 3 + 36 / 3) = 72 / 48; each rank's own weighted mean is 1 and 3, as without weights.
+    assert observed["class_weights"]["global_mean"] == 1.5
+    assert observed["class_weights"]["mean_of_means"] == 2.0
 
 
 def test_a_wrong_formula_would_fail(monkeypatch):

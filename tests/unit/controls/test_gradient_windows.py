@@ -25,8 +25,9 @@ from ddp_tokens.controls.gradient_windows import (
 from ddp_tokens.corpora.images import label_of
 from ddp_tokens.corpora.lock import read_corpus
 from ddp_tokens.files import read_json
-from ddp_tokens.formulas import KNOWN_WRONG, RIGHT, alike_on, excluded_by, possible_on, window_facts
+from ddp_tokens.formulas import KNOWN_WRONG, RIGHT, alike_on, excluded_by, possible_on
 from ddp_tokens.layout import Layout
+from ddp_tokens.window_facts import window_facts
 
 UNITS = [[[3, 1], [2, 5]], [[9, 8], [7, 7]]]
 CORPUS = GeneratedCorpus(max_length=128)

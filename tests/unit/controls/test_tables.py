@@ -5,6 +5,7 @@ import pytest
 from ddp_tokens.checks.meanings import MEANINGS
 from ddp_tokens.checks.verdict import FAIL, INCONCLUSIVE, PASS
 from ddp_tokens.controls import evaluation_cases, gradient_cases, resume_cases
+from ddp_tokens.controls.counted_cases import COUNTED
 from ddp_tokens.controls.evaluations import WAYS
 from ddp_tokens.controls.gradient_windows import CASES, OF_LAYERS, REGULAR, SPECIAL
 from ddp_tokens.controls.gradients import ways
@@ -45,7 +46,7 @@ def test_every_known_wrong_formula_is_the_diagnosis_of_a_control():
 
 
 def test_every_case_is_used_and_every_way_exists():
-    assert {variant.case.name for variant in gradient_cases.VARIANTS} == set(CASES)
+    assert {variant.case.name for variant in gradient_cases.VARIANTS} == {*CASES, *COUNTED}
     row = make_row("a", 2)
     prepared = Prepared({"a": row}, {"shape": vars(Shape(2, 2, 2))}, [[[["a"]]], [[["a"]]]])
     known = set(ways(prepared, 1))
@@ -56,7 +57,7 @@ def test_every_case_is_used_and_every_way_exists():
 
 def test_every_regular_and_special_case_and_every_kind_of_layer_has_a_right_variant():
     right = {variant.case.name for variant in gradient_cases.RIGHTS if variant.check == gradient_cases.PARITY}
-    assert right == {case.name for case in (*REGULAR, *SPECIAL, *OF_LAYERS)}
+    assert right == {case.name for case in (*REGULAR, *SPECIAL, *OF_LAYERS, *COUNTED.values())}
 
 
 def test_the_workflow_starts_every_number_of_ranks_that_is_needed():

@@ -1,0 +1,160 @@
+"""A kind of work is tried out on a few rows before anything is computed with it: is its loss a sum over units?
+
+What no later check can see is refused here. Each compared gradient, the reference included, is made of the workload's
+own `loss_sum`: a mean in place of a sum, weights that are ignored, or a denominator that depends on the model, would be
+wrong on both sides alike.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from ddp_tokens.config import Experiment
+from ddp_tokens.corpora.rows import Row, supervised
+from ddp_tokens.errors import WorkloadError
+from ddp_tokens.inputs import Prepared
+from ddp_tokens.workloads import Workload, require_weight
+
+ROWS = 3  # of which one may happen to have a loss of 0, to which anything is in proportion
+# Of what a sum must be. A workload may compute in bfloat16, whose rounding is 2^-8 = 0.4 %; a mean is off by a half.
+TOLERANCE = 0.02
+AS_A_SUM = "let loss_sum return the SUM of the losses of the supervised units, and their number"
+SCORES = ("loss_sum", "correct", "units")
+
+
+def try_out(experiment: Experiment, workload: Workload, prepared: Prepared) -> None:
+    """Raises WorkloadError, naming the workload and what to return. In float64, dropout off; the model is thrown away.
+
+    Not seen: what depends on other rows of the batch than the row's own copy.
+    """
+    name = experiment.workload
+    torch.manual_seed(experiment.seed)
+    model = workload.build_model(experiment.model, prepared.shape)
+    if not isinstance(model, torch.nn.Module):
+        raise WorkloadError(f"workload {name}: build_model returns {_what(model)}: let it return a torch.nn.Module")
+    model = model.to(device=experiment.device, dtype=torch.float64).eval()
+    ids = (row_id for of_rank in prepared.plan[0] for microbatch in of_rank for row_id in microbatch)
+    rows = [row for row_id in ids if supervised(row := prepared.rows[row_id]) > 0]
+    for row in rows[:: max(1, len(rows) // ROWS)][:ROWS]:
+        _try_row(name, workload, model, row, experiment.device)
+
+
+def _try_row(name: str, workload: Workload, model: torch.nn.Module, row: Row, device: str) -> None:
+    def loss_of(*rows: Row) -> float:
+        batch = workload.collate(rows, device)
+        return _loss_in(name, workload.loss_sum(workload.forward(model, batch), batch))
+
+    once = loss_of(row)
+    for what, remedy, rows in _doubled(row):
+        twice = loss_of(*rows)
+        if not math.isclose(twice, 2 * once, rel_tol=TOLERANCE, abs_tol=1e-9):
+            raise WorkloadError(
+                f"workload {name}: row '{row.id}' has a loss_sum of {once:.6g}, and {what} {twice:.6g}, not twice as "
+                f"much: {remedy}"
+            )
+    smoothed = row.criterion.label_smoothing
+    if smoothed and loss_of(replace(row, criterion=replace(row.criterion, label_smoothing=0.0))) == once:
+        raise WorkloadError(
+            f"workload {name}: the loss_sum of row '{row.id}' is the same with label_smoothing {smoothed} and with 0: "
+            "let loss_sum use row.criterion.label_smoothing, or set label_smoothing to 0"
+        )
+    with torch.no_grad():
+        batch = workload.collate([row], device)
+        scores = workload.metrics(workload.forward(model, batch), batch)
+    _require_scores(name, scores)
+    require_weight(workload, scores, [row])
+
+
+def _doubled(row: Row) -> list[tuple[str, str, list[Row]]]:
+    """What should have twice the loss of the row: what it is called, what is wrong where it has not, and the rows."""
+    found = [("that row twice", AS_A_SUM, [row, row])]
+    if row.weights is not None:
+        of_units = "" if row.units is None else " (which make the unit count)"
+        heavier = replace(row, weights=tuple(2 * weight for weight in row.weights))
+        found.append(
+            (
+                f"with its weights doubled{of_units}",
+                "let loss_sum multiply the loss of each position by row.weights, before it sums",
+                [heavier],
+            )
+        )
+    weights = row.criterion.class_weights
+    if weights is not None:
+        criterion = replace(row.criterion, class_weights=tuple(2 * weight for weight in weights))
+        found.append(
+            (
+                "with the class weights doubled",
+                "let loss_sum use row.criterion.class_weights, or leave class_weights out",
+                [replace(row, criterion=criterion)],
+            )
+        )
+    return found
+
+
+def _loss_in(name: str, returned: Any) -> float:
+    """What a loss_sum has returned, as a number. Raises WorkloadError unless it is a loss and a denominator."""
+    if not isinstance(returned, tuple | list) or len(returned) != 2:
+        raise WorkloadError(f"workload {name}: loss_sum returns {_what(returned)}: {AS_A_SUM}, as two values")
+    loss, units = returned
+    if not isinstance(loss, torch.Tensor):
+        raise WorkloadError(f"workload {name}: the loss of loss_sum is {_what(loss)}, no tensor: {AS_A_SUM}")
+    if loss.dim():
+        raise WorkloadError(
+            f"workload {name}: the loss of loss_sum has the shape {list(loss.shape)}, and is no scalar: {AS_A_SUM}"
+        )
+    if not loss.requires_grad:
+        raise WorkloadError(
+            f"workload {name}: the loss of loss_sum has no gradient: compute it from the model's outputs by operations "
+            "of torch, without detach, item or no_grad"
+        )
+    value = float(loss.detach())
+    if not math.isfinite(value):
+        raise WorkloadError(
+            f"workload {name}: the loss of loss_sum is {value} with the initial weights: mend the loss, or start "
+            "from smaller weights in build_model"
+        )
+    _require_denominator(name, units)
+    return value
+
+
+def _require_denominator(name: str, units: Any) -> None:
+    if isinstance(units, torch.Tensor):
+        if units.requires_grad:
+            raise WorkloadError(
+                f"workload {name}: the denominator that loss_sum returns depends on the model's weights (it requires "
+                "grad), so that dividing by it would not leave the gradient of the mean: return what the rows count, "
+                "supervised_in(rows)"
+            )
+        units = units.item() if units.numel() == 1 else units
+    if isinstance(units, bool) or not isinstance(units, int | float):
+        raise WorkloadError(
+            f"workload {name}: the denominator that loss_sum returns is {_what(units)}, no number: return what the "
+            "rows count, supervised_in(rows)"
+        )
+    if not 0 <= units < math.inf:
+        raise WorkloadError(
+            f"workload {name}: the denominator that loss_sum returns is {units}, where a number of units, or a sum of "
+            "weights, is at least 0 and finite: return what the rows count, supervised_in(rows)"
+        )
+
+
+def _require_scores(name: str, scores: Any) -> None:
+    found: Mapping[str, Any] = scores if isinstance(scores, Mapping) else {}
+    if missing := [score for score in SCORES if not _is_number(found.get(score))]:
+        raise WorkloadError(
+            f"workload {name}: metrics returns {_what(scores)} without {', '.join(missing)} as plain numbers: return "
+            "{'loss_sum': the sum of the losses, 'correct': how many units are right (0 where none can be), 'units': "
+            "their number}"
+        )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float)
+
+
+def _what(value: Any) -> str:
+    """None, or a value by its type."""
+    return "None" if value is None else f"a {type(value).__name__}"
