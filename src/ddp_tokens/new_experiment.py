@@ -20,7 +20,7 @@ WRITTEN = {
 }
 PLACEHOLDER = "NAME"
 PATTERN = re.compile(r"[a-z][a-z0-9_]*")
-LONGEST = 40
+LONGEST = 30
 RESERVED = (CONTROLS, ARCHIVE, AUDIT, "config")
 
 

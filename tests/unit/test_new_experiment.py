@@ -96,11 +96,11 @@ def test_it_is_called_in_the_projects_folder(tmp_path):
 @pytest.mark.parametrize("name", ["a", "x" * LONGEST])
 def test_what_it_writes_is_in_this_projects_style(project, name):
     shutil.copy(PROJECT / "pyproject.toml", project)
-    for package in ("src/ddp_tokens", "tests/distributed"):  # by which imports are sorted
-        (project / package).mkdir(parents=True)
-        (project / package / "__init__.py").touch()
-    (project / "tests" / "__init__.py").touch()
     files = [str(path) for path in write_new(name, project) if path.suffix == ".py"]
+    (project / "src").symlink_to(PROJECT / "src")  # imports are sorted by what is there
+    (project / "tests" / "distributed").symlink_to(PROJECT / "tests" / "distributed")
+    for folder in ("tests", "tests/own"):
+        (project / folder / "__init__.py").touch()
     for command in (["check"], ["format", "--check"]):
         done = subprocess.run(["ruff", *command, *files], capture_output=True, text=True)
         assert done.returncode == 0, done.stdout
