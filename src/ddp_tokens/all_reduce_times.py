@@ -24,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ddp_tokens.distributed import barrier
 from ddp_tokens.progress import COMMUNICATION, REDUCING_BACKWARD, Progress
 from ddp_tokens.scaling_rows import DIFFERENCE, HOOK
+from ddp_tokens.term_losses import plain_loss
 from ddp_tokens.workloads import Workload
 
 VARIANTS = (DIFFERENCE, HOOK)
@@ -51,7 +52,7 @@ def unsynchronized_backward_s(model: DistributedDataParallel, workload: Workload
     """Seconds of the backward of one microbatch that only computes; its gradients are cleared."""
     model.zero_grad(set_to_none=True)
     with model.no_sync():
-        loss, _ = workload.loss_sum(workload.forward(model, batch), batch)
+        loss = plain_loss(workload, workload.forward(model, batch), batch)
         barrier()
         began = perf_counter()
         loss.backward()

@@ -7,16 +7,19 @@ from typing import Any
 
 import torch
 
+from ddp_tokens.checkpoint_files import parts_of
 from ddp_tokens.config import Experiment
 from ddp_tokens.corpora.lock import ImageShape, Shape, read_corpus, require_same_source, shape_in
 from ddp_tokens.corpora.objective import objective_of, require_same_objective, unit_in
 from ddp_tokens.corpora.rows import Row
 from ddp_tokens.errors import EvidenceError
 from ddp_tokens.layout import Layout
-from ddp_tokens.plan import Plan, dealt, read_plan
+from ddp_tokens.plan import Plan, dealt, equally_many_microbatches, read_plan
 from ddp_tokens.steps import dump
-from ddp_tokens.tensors import fits, load_tensors, load_weights
-from ddp_tokens.workloads import Workload
+from ddp_tokens.strategy_settings import FSDP2
+from ddp_tokens.tensors import fits, load_weights, load_whole
+from ddp_tokens.terms import require_unit, with_shares
+from ddp_tokens.workloads import Workload, load, terms_of
 
 
 @dataclass(frozen=True)
@@ -52,8 +55,9 @@ def read_prepared(experiment: Experiment, at: Layout, repartitioned: bool = Fals
 
     `repartitioned`: the plan may have been made for another number of ranks; its windows are dealt to this one.
     """
-    rows, lock = read_corpus(at.rows, at.lock)
+    read, lock = read_corpus(at.rows, at.lock)
     settings = dump(experiment)
+    rows = counted_for_terms(experiment, read, lock) if "workload" in settings else read
     if "corpus" in settings:
         require_same_source(experiment.corpus, lock, at.lock)
     if "unit" in settings:
@@ -61,12 +65,23 @@ def read_prepared(experiment: Experiment, at: Layout, repartitioned: bool = Fals
     if repartitioned:
         any_size = {name: value for name, value in settings.items() if name != "world_size"}
         plan = read_plan(at.plan, lock["corpus_sha256"], any_size)
-        return Prepared(rows, lock, dealt(plan, experiment.world_size), len(plan[0]))
-    return Prepared(rows, lock, read_plan(at.plan, lock["corpus_sha256"], settings))
+        return Prepared(rows, lock, _for_ranks(dealt(plan, experiment.world_size), settings), len(plan[0]))
+    return Prepared(rows, lock, _for_ranks(read_plan(at.plan, lock["corpus_sha256"], settings), settings))
+
+
+def _for_ranks(plan: Plan, settings: Mapping[str, Any]) -> Plan:
+    return equally_many_microbatches(plan) if settings.get("strategy") == FSDP2 else plan
+
+
+def counted_for_terms(experiment: Experiment, rows: Mapping[str, Row], lock: Mapping[str, Any]) -> Mapping[str, Row]:
+    """The rows as a loss of several terms needs them. Raises WorkloadError where the objective has a unit besides."""
+    terms = terms_of(load(experiment.workload))
+    require_unit(terms, unit_in(lock))
+    return with_shares(rows, terms)
 
 
 def require_initial(weights: Path) -> None:
-    if not weights.is_file():
+    if not parts_of(weights):
         raise EvidenceError(f"{weights} does not exist: run reference first")
 
 
@@ -78,10 +93,10 @@ def initial_model(
     device: str,
     dtype: torch.dtype,
 ) -> torch.nn.Module:
-    """A model with the weights of a file, never with "the same seed"."""
+    """A model with the weights of a file, or of its parts by rank, never with "the same seed"."""
     require_initial(weights)
     model = workload.build_model(experiment.model, shape)
-    tensors = load_tensors(weights)
+    tensors = load_whole(weights)
     if not fits(model, tensors):
         raise EvidenceError(f"{weights} does not fit the model of this experiment: run reference again")
     load_weights(model, tensors)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 NATIVE, FLOAT64, PARTS = "native", "float64", "parts"
+TERMS = "terms"  # among the parts: what the terms of the loss are, where it has several
 BY_UNIT = "unit."  # in names of parts: by another unit
 DTYPES = (NATIVE, FLOAT64)
 ENVIRONMENT = "environment.json"

@@ -27,6 +27,7 @@ class MetricTracker:
         self.loss_sum = 0.0
         self.correct: int | None = None
         self.counted = 0
+        self.terms: dict[str, Record] = {}
         self.skipped: int | None = None
 
     def add(self, record: Mapping[str, Any]) -> None:
@@ -37,12 +38,18 @@ class MetricTracker:
         if "correct" in record:
             self.correct = (self.correct or 0) + record["correct"]
             self.counted += counted_in(record)
+        for name, term in record.get("terms", {}).items():
+            before = self.terms.get(name, {"sum": 0.0, "units": 0})
+            both = {field: before[field] + term[field] for field in ("sum", "units")}
+            self.terms[name] = both | {"mean": both["sum"] / both["units"], "coefficient": term["coefficient"]}
         if "skipped" in record:
             self.skipped = (self.skipped or 0) + record["skipped"]
 
     @property
     def loss(self) -> float:
-        """Per supervised unit."""
+        """Per supervised unit; of several terms, the sum of their means, each times its coefficient."""
+        if self.terms:
+            return float(sum(term["coefficient"] * term["mean"] for term in self.terms.values()))
         return self.loss_sum / self.units
 
     @property
@@ -62,6 +69,7 @@ def epoch_summary(epoch: int, windows: int, records: Sequence[Mapping[str, Any]]
         "units": tracker.units,
         "loss_sum": tracker.loss_sum,
         "loss": tracker.loss,
+        "terms": tracker.terms or None,
         "correct": tracker.correct,
         "accuracy": tracker.accuracy,
         "lr": records[-1].get("lr", lr),

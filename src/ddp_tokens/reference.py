@@ -12,9 +12,11 @@ from ddp_tokens.inputs import Prepared, initial_model, read_prepared
 from ddp_tokens.layout import BY_UNIT, Layout
 from ddp_tokens.other_units import other_windows
 from ddp_tokens.plan import microbatches_of, windows_to_compare
+from ddp_tokens.strategies import gathered
 from ddp_tokens.tensors import save_tensors, weights_of
+from ddp_tokens.term_reference import references_of_terms
 from ddp_tokens.workload_trial import try_out
-from ddp_tokens.workloads import Workload, load, require_same_units
+from ddp_tokens.workloads import Workload, load, require_same_units, terms_of
 
 DTYPES = {"native": torch.float32, "float64": torch.float64}
 Gradients = dict[str, torch.Tensor]
@@ -35,7 +37,7 @@ def initial_weights(experiment: Experiment, workload: Workload, shape: Shape | I
 def write_references(experiment: Experiment, at: Layout) -> None:
     """native.safetensors and float64.safetensors hold CASE/PARAMETER, with a case for each window that is compared;
     parts.safetensors holds CASE/RANK/MICROBATCH/PARAMETER in float64, and CASE/unit.UNIT/RANK/MICROBATCH/PARAMETER of
-    the same window by each other unit that gives another mean.
+    the same window by each other unit that gives another mean. Of several terms: see references_of_terms.
     """
     make_deterministic(experiment.threads_per_rank)
     prepared = read_prepared(experiment, at)  # before anything is written: it may refuse, as the next two may
@@ -62,6 +64,8 @@ def references(
     """The dumps native, float64 and parts. `model(dtype)` makes one; `cases`: name -> index of a window of the plan."""
     dumps: dict[str, Gradients] = {name: {} for name in (*DTYPES, "parts")}
     native, exact = (model(dtype) for dtype in DTYPES.values())
+    if terms_of(workload):
+        return references_of_terms(native, exact, workload, prepared, cases, device)
     for case, index in cases.items():
         planned = prepared.plan[index]
         window = [microbatches_of(planned, rank, prepared.rows) for rank in range(len(planned))]
@@ -154,8 +158,13 @@ def gradient_of_batches(
 
 
 def gradients_of(model: torch.nn.Module) -> Gradients:
-    """Copies, by parameter name; a parameter without a gradient is left out, which a comparison then reports."""
-    return {name: p.grad.detach().clone() for name, p in model.named_parameters() if p.grad is not None}
+    """Copies, by parameter name; a parameter without a gradient is left out, which a comparison then reports. Where
+    ranks hold parts, these are put together, for which every rank calls this.
+    """
+    return {
+        name: gradient.detach().clone()
+        for name, gradient in gathered({n: p.grad for n, p in model.named_parameters() if p.grad is not None}).items()
+    }
 
 
 def named_gradients(case: str, gradients: Gradients) -> Gradients:

@@ -3,37 +3,34 @@
 import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
-from torch.nn.parallel import DistributedDataParallel
 
 from ddp_tokens.checkpoint import TrainingState
 from ddp_tokens.config import Experiment, Optimizer, Sgd
 from ddp_tokens.corpora.rows import Row, supervised_positions
-from ddp_tokens.distributed import share_buffers
 from ddp_tokens.errors import DivergedError
 from ddp_tokens.loading import Batches, Loading, windows_of_rank
-from ddp_tokens.normalization import global_token_loss
+from ddp_tokens.objectives import objective_of
 from ddp_tokens.plan import Plan, microbatches_of
 from ddp_tokens.precision import Precision, precision_of
-from ddp_tokens.progress import DATA, OPTIMIZER, UNWATCHED, Progress
+from ddp_tokens.progress import DATA, UNWATCHED, Progress
 from ddp_tokens.schedule import Schedule, schedule_of
 from ddp_tokens.start_files import SCALER, SCHEDULE
-from ddp_tokens.window import accumulate, count_window, sums_of_window
+from ddp_tokens.strategies import optimizer_of, share_buffers, updating
+from ddp_tokens.strategy_settings import DDP
+from ddp_tokens.tensors import whole
 from ddp_tokens.workloads import Workload, counter
 from ddp_tokens.world import World
 
 
-def build_optimizer(model: torch.nn.Module, settings: Optimizer) -> torch.optim.Optimizer:
+def build_optimizer(model: torch.nn.Module, settings: Optimizer, strategy: str = DDP) -> torch.optim.Optimizer:
+    """For the wrapped model."""
+    common = {"lr": settings.lr, "weight_decay": settings.weight_decay}
     if isinstance(settings, Sgd):
-        return torch.optim.SGD(
-            model.parameters(), lr=settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay
-        )
-    return torch.optim.AdamW(
-        model.parameters(), lr=settings.lr, betas=settings.betas, eps=settings.eps, weight_decay=settings.weight_decay
-    )
+        return optimizer_of(model, torch.optim.SGD, common | {"momentum": settings.momentum}, strategy)
+    return optimizer_of(model, torch.optim.AdamW, common | {"betas": settings.betas, "eps": settings.eps}, strategy)
 
 
 @dataclass(frozen=True)
@@ -72,7 +69,7 @@ def state_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer, how: How)
 
 
 def train(
-    model: DistributedDataParallel,
+    model: torch.nn.Module,
     state: TrainingState,
     workload: Workload,
     plan: Plan,
@@ -85,11 +82,11 @@ def train(
     """Make updates state.step + 1 to `until`; append to both histories; yield each global record.
 
     A global record holds `step`, `units` (the denominator), `loss_sum` and `loss`, the mean over all supervised units
-    of the window, and besides, each where there is such a thing: `correct`, of the units, or where these are weighted
-    of the positions `counted`; `lr`, with a schedule;
-    `gradient_norm`, that of the window before clipping and without the loss scale, None where it overflowed; `scale`,
-    of the losses, and `skipped`, whether an overflow kept the update from being made. A rank's record holds its row
-    ids per microbatch, its units and its loss sum.
+    of the window, and besides, each where there is such a thing: `terms`, by name their `sum`, `units`, `mean` and
+    `coefficient`, of which `loss` is made then, where `units` and `loss_sum` are those of the first; `correct`, of the
+    units, or where these are weighted of the positions `counted`; `lr`, with a schedule; `gradient_norm`, that of the
+    window before clipping and without the loss scale, None where it overflowed; `scale`, of the losses, and `skipped`,
+    whether an overflow kept the update from being made. A rank's record holds its row ids per microbatch and its sums.
     Raises on every rank alike: EmptyWindowError, before any backward, when a window has no supervised unit;
     before the update is applied, WorkloadError when the workload sums over other units than the corpus counts, and
     DivergedError when the loss or, with `clip_norm`, the gradient's norm is not a number. With a loss scale, only the
@@ -98,27 +95,27 @@ def train(
     """
     model.train()
     how = how or How()
+    objective = objective_of(workload)
     windows = windows_of_rank(Batches(workload, plan, rows, world, how.loading), state.step + 1, until)
     for step in range(state.step + 1, until + 1):
         progress.begins_update(step)
         window, name = plan[step - 1], f"window {step}"
         own = microbatches_of(window, world.rank, rows)
-        local, total = count_window(own, name, world.device)
+        counts = objective.count(own, name, world.device)
         with progress.spent(DATA):
             batches = next(windows)
-        normalize = partial(global_token_loss, global_count=total, world_size=world.size)
         right = _Right(workload)
-        local_loss, summed = accumulate(model, workload, batches, normalize, progress, how.precision, right.add)
-        sums = sums_of_window(workload, name, [local_loss, *right.count(own)], summed, local, world)
-        _require_finite("loss", sums[0], step, how.precision.dtype == torch.float16)
-        record = {"step": step, "units": total, "loss_sum": sums[0], "loss": sums[0] / total}
-        if len(sums) > 1:
-            record |= {"correct": int(sums[1])} | ({"counted": int(sums[2])} if sums[2] != total else {})
-        with progress.spent(OPTIMIZER):
+        left = objective.accumulate(model, batches, counts, world, progress, how.precision, right.add)
+        sums = objective.sums(name, left, right.count(own), counts, world)
+        losses, of_positions = sums[: len(left.sums)], sums[len(left.sums) :]
+        _require_finite("loss", sum(losses), step, how.precision.dtype == torch.float16)
+        record = {"step": step} | objective.record(losses, counts)
+        record |= _Right.told(of_positions, record["units"])
+        with updating(model, state.optimizer, progress):
             record |= _update(model, state.optimizer, how, step)
         if step == until:
             share_buffers(model)
-        state.rank_history.append({"step": step, "rows": window[world.rank], "units": local, "loss_sum": local_loss})
+        state.rank_history.append({"step": step, "rows": window[world.rank]} | objective.record_of_rank(left, counts))
         state.history.append(record)
         yield record
 
@@ -132,7 +129,8 @@ class _Right:
 
     def add(self, outputs: Any, batch: Any) -> None:
         if self.counter is not None:
-            self.counts.append(self.counter.correct(outputs.detach(), batch))
+            with torch.no_grad():
+                self.counts.append(self.counter.correct(outputs, batch))
 
     def count(self, own: Sequence[Sequence[Row]]) -> list[float]:
         """Two numbers, how many and of how many positions, or none where nobody counts."""
@@ -141,8 +139,16 @@ class _Right:
         positions = sum(supervised_positions(row) for microbatch in own for row in microbatch)
         return [float(torch.stack(self.counts).sum()), float(positions)]
 
+    @staticmethod
+    def told(of_ranks: Sequence[float], units: float) -> dict[str, int]:
+        """For the record, from the two numbers over all ranks."""
+        if not of_ranks:
+            return {}
+        correct, counted = map(int, of_ranks)
+        return {"correct": correct} | ({"counted": counted} if counted != units else {})
 
-def _update(model: DistributedDataParallel, optimizer: torch.optim.Optimizer, how: How, step: int) -> dict[str, Any]:
+
+def _update(model: torch.nn.Module, optimizer: torch.optim.Optimizer, how: How, step: int) -> dict[str, Any]:
     """What the record tells of it. An overflow on one rank is in the gradient of all, so all skip the same update."""
     scaler, told = how.precision.scaler, {}
     if how.schedule is not None:
@@ -164,14 +170,14 @@ def _update(model: DistributedDataParallel, optimizer: torch.optim.Optimizer, ho
     return told
 
 
-def _clip(model: DistributedDataParallel, clip_norm: float | None) -> float:
+def _clip(model: torch.nn.Module, clip_norm: float | None) -> float:
     """The norm before clipping; 0 where nothing is clipped.
 
     After the averaging every rank holds the same bits, and so decides alike.
     """
     if clip_norm is None:
         return 0.0
-    return float(torch.nn.utils.clip_grad_norm_(model.parameters(), clip_norm))
+    return float(whole(torch.nn.utils.clip_grad_norm_(model.parameters(), clip_norm)))
 
 
 def _require_finite(name: str, value: float, step: int, in_float16: bool = False) -> None:

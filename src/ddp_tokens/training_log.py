@@ -141,7 +141,7 @@ class Lines:
 
 def update_line(record: Mapping[str, Any], course: Course, lr: float, rate: float, skipped: int | None) -> str:
     """`skipped`: updates since the last line, None where losses have no scale."""
-    parts = [f"loss {record['loss']:.4f} over {counted(record['units'], course.unit)}"]
+    parts = [f"loss {record['loss']:.4f}{_of_terms(record)} over {counted(record['units'], course.unit)}"]
     if "correct" in record:
         parts.append(f"accuracy {record['correct'] / counted_in(record) * 100:.1f} %")
     parts.append(f"lr {lr:.4g}")
@@ -160,7 +160,7 @@ def epoch_line(summary: Mapping[str, Any], course: Course) -> str:
     """At the end of an epoch."""
     epochs = -(-course.steps // summary["windows"])
     parts = [
-        f"loss {summary['loss']:.4f} over {counted(summary['units'], course.unit)} in "
+        f"loss {summary['loss']:.4f}{_of_terms(summary)} over {counted(summary['units'], course.unit)} in "
         f"{counted(summary['updates'], 'update')}"
     ]
     if "accuracy" in summary:
@@ -169,6 +169,12 @@ def epoch_line(summary: Mapping[str, Any], course: Course) -> str:
     if "skipped" in summary:
         parts.append(f"{counted(summary['skipped'], 'update')} skipped")
     return f"epoch {summary['epoch']} of {epochs}: {', '.join(parts)}"
+
+
+def _of_terms(record: Mapping[str, Any]) -> str:
+    """The means that the loss is made of, where it has several terms."""
+    means = ", ".join(f"{name} {term['mean']:.4f}" for name, term in record.get("terms", {}).items())
+    return f" ({means})" if means else ""
 
 
 def _place(step: int, windows: int | None) -> str:

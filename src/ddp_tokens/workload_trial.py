@@ -6,7 +6,7 @@ wrong on both sides alike.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,8 @@ from ddp_tokens.config import Experiment
 from ddp_tokens.corpora.rows import Row, supervised
 from ddp_tokens.errors import WorkloadError
 from ddp_tokens.inputs import Prepared
-from ddp_tokens.workloads import Workload, require_weight
+from ddp_tokens.term_trial import try_terms
+from ddp_tokens.workloads import Workload, require_weight, terms_of
 
 ROWS = 3  # of which one may happen to have a loss of 0, to which anything is in proportion
 # Of what a sum must be. A workload may compute in bfloat16, whose rounding is 2^-8 = 0.4 %; a mean is off by a half.
@@ -47,6 +48,18 @@ def _try_row(name: str, workload: Workload, model: torch.nn.Module, row: Row, de
         batch = workload.collate(rows, device)
         return _loss_in(name, workload.loss_sum(workload.forward(model, batch), batch))
 
+    if terms_of(workload):
+        try_terms(name, workload, model, row, device)
+    else:
+        _try_loss(name, loss_of, row)
+    with torch.no_grad():
+        batch = workload.collate([row], device)
+        scores = workload.metrics(workload.forward(model, batch), batch)
+    _require_scores(name, scores)
+    require_weight(workload, scores, [row])
+
+
+def _try_loss(name: str, loss_of: Callable[..., float], row: Row) -> None:
     once = loss_of(row)
     for what, remedy, rows in _doubled(row):
         twice = loss_of(*rows)
@@ -61,11 +74,6 @@ def _try_row(name: str, workload: Workload, model: torch.nn.Module, row: Row, de
             f"workload {name}: the loss_sum of row '{row.id}' is the same with label_smoothing {smoothed} and with 0: "
             "let loss_sum use row.criterion.label_smoothing, or set label_smoothing to 0"
         )
-    with torch.no_grad():
-        batch = workload.collate([row], device)
-        scores = workload.metrics(workload.forward(model, batch), batch)
-    _require_scores(name, scores)
-    require_weight(workload, scores, [row])
 
 
 def _doubled(row: Row) -> list[tuple[str, str, list[Row]]]:

@@ -20,8 +20,9 @@ from ddp_tokens.checks.gradient_norms import (
     whole,
 )
 from ddp_tokens.checks.gradient_references import Parts, add_up
-from ddp_tokens.formulas import RIGHT, Formula, Weights, is_right_on, possible_on
+from ddp_tokens.formulas import RIGHT, Formula, Weights
 from ddp_tokens.other_units import UNWEIGHTED
+from ddp_tokens.term_formulas import is_right_on, possible_on, right_on
 from ddp_tokens.window_facts import WindowFacts
 
 LOSS_SCALE = "loss_scale_kept"
@@ -117,7 +118,7 @@ def diagnose(
         return Diagnosis()
     best: dict[str, tuple[float, str]] = {}
     fitting = []
-    own_statistics = () if add_up(parts, reference, facts) else (replace(RIGHT, name=OWN_STATISTICS),)
+    own_statistics = () if add_up(parts, reference, facts) else (replace(right_on(facts), name=OWN_STATISTICS),)
     for formula in (*own_statistics, *possible_on(facts), *more):
         for variant, weights in formula.variants(facts).items():
             if weights is None or (formula not in own_statistics and is_right_on(facts, weights)):

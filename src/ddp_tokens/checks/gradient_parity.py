@@ -5,8 +5,9 @@ small multiple of what rounding does to the same gradient in one process. Before
 wrong formula would be on these rows: where the nearest could not be seen, the outcome is inconclusive.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from ddp_tokens.checks.gradient_norms import (
     plain,
 )
 from ddp_tokens.checks.gradient_references import Parts, References, of_window, read_references
+from ddp_tokens.checks.gradient_terms import terms_told, undecidable
 from ddp_tokens.checks.published_criterion import published_figures
 from ddp_tokens.checks.tensor_files import read_arrays
 from ddp_tokens.checks.verdict import FAIL, INCONCLUSIVE, PASS, Verdict
@@ -33,11 +35,14 @@ from ddp_tokens.corpora.lock import read_corpus
 from ddp_tokens.corpora.objective import unit_in
 from ddp_tokens.errors import PREPARE_AGAIN, PlanError
 from ddp_tokens.files import digests, read_json
-from ddp_tokens.formulas import KNOWN_WRONG, RIGHT, Formula, alike_across, alike_on, excluded_by, possible_on
-from ddp_tokens.layout import DTYPES, FLOAT64
+from ddp_tokens.formulas import KNOWN_WRONG, RIGHT, Formula, alike_across
+from ddp_tokens.layout import DTYPES, FLOAT64, PARTS
 from ddp_tokens.normalization import FORMULAS, TOKEN_MEAN
 from ddp_tokens.objective_settings import TOKEN
 from ddp_tokens.plan import windows_to_compare
+from ddp_tokens.term_facts import ByWorkload, TermsFacts, facts_of_terms
+from ddp_tokens.term_formulas import alike_on, excluded_by, made_in_every_term, objective_told, possible_on, right_on
+from ddp_tokens.terms import Term
 from ddp_tokens.window_facts import WindowFacts, window_facts
 
 BY_NAME = {formula.name: formula for formula in (RIGHT, *KNOWN_WRONG)}
@@ -58,10 +63,16 @@ class Expectation:
 
 @dataclass(frozen=True)
 class Counted:
-    """`facts`: by window. `files`: what they were counted from."""
+    """`facts`: by window. `files`: what they were counted from. `of_terms`: counts them for a loss of several terms."""
 
     facts: Mapping[str, WindowFacts]
     files: tuple[Path, ...] = ()
+    of_terms: Callable[[tuple[Term, ...], ByWorkload], Mapping[str, TermsFacts]] | None = None
+
+    def facts_for(self, parts: Path) -> Mapping[str, WindowFacts]:
+        """`parts`: the dump, which tells the terms where the loss has several."""
+        told = terms_told(parts)
+        return self.facts if told is None or self.of_terms is None else self.of_terms(told.terms, told.by_workload)
 
 
 @dataclass(frozen=True)
@@ -92,13 +103,14 @@ def check_gradient_parity(
     `references`: native, float64 and parts -> dump. `gradients`: (formula, dtype) -> dump. `conditions`: stated in
     each verdict.
     """
-    of_windows = read_references(references, counted.facts)
+    of_facts = counted.facts_for(references[PARTS])
+    of_windows = read_references(references, of_facts)
     verdicts = []
     for dtype in DTYPES:
         for formula in FORMULAS:
             path = gradients[formula, dtype]
             observed, files = read_arrays(path), digests([*references.values(), path, *counted.files])
-            for window, facts in counted.facts.items():
+            for window, facts in of_facts.items():
                 evidence = evidence_of(of_window(observed, window), of_windows[window], dtype, facts)
                 expectation = expected(formula, facts, is_finite(evidence.observed))
                 case = f"{formula}.{dtype}.{window}"
@@ -120,6 +132,8 @@ def expected(formula: str, facts: WindowFacts, finite: bool = True) -> Expectati
     """
     if formula == TOKEN_MEAN:
         wrong = excluded_by(facts)
+        if isinstance(facts, TermsFacts):
+            return Expectation(INCONCLUSIVE if undecidable(facts) else PASS, None, wrong)
         same = [formula for formula in wrong if alike_on(facts, RIGHT, formula)]
         if facts.unit == TOKEN:
             return Expectation(INCONCLUSIVE if same else PASS, None, wrong, True)
@@ -129,7 +143,8 @@ def expected(formula: str, facts: WindowFacts, finite: bool = True) -> Expectati
     control = BY_NAME[formula]
     if TOKEN in facts.others:
         return _expected_by_tokens(control, facts, finite)
-    if finite and alike_on(facts, RIGHT, control):
+    control = made_in_every_term(control, facts)
+    if finite and alike_on(facts, right_on(facts), control):
         return Expectation(INCONCLUSIVE, None, (control,))
     return Expectation(FAIL, named_together(control, facts, finite), (control,))
 
@@ -174,6 +189,7 @@ def judge(
         "parameter": worst,
         **_nearest(power),
         "units_per_rank": evidence.facts.told_units_per_rank,
+        **objective_told(evidence.facts),
     }
     outcome, found = INCONCLUSIVE if min(power.values(), default=numpy.inf) < tolerances.power else PASS, Diagnosis()
     if difference is not None:
@@ -218,8 +234,9 @@ def count_windows(rows_path: Path, lock_path: Path, plan_path: Path) -> Counted:
     if not plan:
         raise PlanError(f"{plan_path} holds no window: {PREPARE_AGAIN}")
     unit = unit_in(lock)
-    facts = {case: window_facts(plan, index, rows, unit) for case, index in windows_to_compare(plan, rows).items()}
-    return Counted(facts, (rows_path, lock_path, plan_path))
+    cases = windows_to_compare(plan, rows)
+    facts = {case: window_facts(plan, index, rows, unit) for case, index in cases.items()}
+    return Counted(facts, (rows_path, lock_path, plan_path), partial(facts_of_terms, plan, cases, rows))
 
 
 def _criterion(tolerances: Tolerances, dtype: str, outcome: str, power: Mapping[str, float]) -> str:

@@ -19,6 +19,8 @@ from ddp_tokens.checks.gradient_norms import (
 from ddp_tokens.checks.tensor_files import read_arrays
 from ddp_tokens.errors import EvidenceError
 from ddp_tokens.layout import BY_UNIT, FLOAT64, NATIVE, PARTS
+from ddp_tokens.term_facts import TermsFacts
+from ddp_tokens.term_formulas import right_on
 from ddp_tokens.window_facts import WindowFacts
 
 REFERENCES = (NATIVE, FLOAT64, PARTS)
@@ -26,6 +28,7 @@ AGAIN = "run reference again"
 SAME = 1e-12
 
 Parts = Mapping[tuple[int, int], Arrays]
+PartsRead = dict[tuple[int, int], dict[str, NDArray[Any]]]
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,8 @@ def read_references(
     for window, of_window_ in facts.items():
         of_dtype = {dtype: of_window(dumps[dtype], window) for dtype in (NATIVE, FLOAT64)}
         others = {unit: parts_of(dumps[PARTS], f"{window}/{BY_UNIT}{unit}") for unit in of_window_.others}
-        references = References(of_dtype, parts_of(dumps[PARTS], window), others if adding_up else {})
+        of_parts = parts_of_terms if isinstance(of_window_, TermsFacts) else parts_of
+        references = References(of_dtype, of_parts(dumps[PARTS], window, of_window_), others if adding_up else {})
         _require_same_parameters(references, paths, window)
         _require_parts_of_the_plan(references, paths[PARTS], window, of_window_)
         if adding_up and not add_up(references.parts, references.of_dtype[FLOAT64], of_window_):
@@ -64,8 +68,16 @@ def add_up(parts: Parts, reference: Arrays, facts: WindowFacts) -> bool:
     """Is the mean of the parts over the window's units the reference? One that is no number is left to the verdict."""
     if not is_finite(reference):
         return True
-    total = weighted_sum(dict.fromkeys(parts, float(1 / facts.total)), parts)
+    total = weighted_sum(_right_weights(parts, facts), parts)
     return largest_ratio(errors(total, reference), algebra_tolerances(reference, SAME))[0] <= 1
+
+
+def _right_weights(parts: Parts, facts: WindowFacts) -> dict[tuple[int, int], float]:
+    if not isinstance(facts, TermsFacts):
+        return dict.fromkeys(parts, float(1 / facts.total))
+    [weights] = right_on(facts).variants(facts).values()
+    assert weights is not None
+    return {(rank, index): float(weights[rank][index]) for rank, index in parts}
 
 
 def of_window(arrays: Arrays, window: str) -> dict[str, NDArray[Any]]:
@@ -73,15 +85,25 @@ def of_window(arrays: Arrays, window: str) -> dict[str, NDArray[Any]]:
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
-def parts_of(arrays: Arrays, window: str) -> dict[tuple[int, int], dict[str, NDArray[Any]]]:
+def parts_of(arrays: Arrays, window: str, facts: WindowFacts | None = None) -> PartsRead:
     """(rank, microbatch) -> gradients, from names WINDOW/RANK/MICROBATCH/PARAMETER."""
-    parts: dict[tuple[int, int], dict[str, NDArray[Any]]] = {}
+    parts: PartsRead = {}
     for name, array in of_window(arrays, window).items():
         if name.startswith(BY_UNIT):
             continue
         rank, microbatch, parameter = name.split("/", 2)
         parts.setdefault((int(rank), int(microbatch)), {})[parameter] = array
     return parts
+
+
+def parts_of_terms(arrays: Arrays, window: str, facts: WindowFacts) -> PartsRead:
+    """The same from names WINDOW/TERM/RANK/MICROBATCH/PARAMETER; of term t, rank r is t * W + r, as in the facts."""
+    assert isinstance(facts, TermsFacts)
+    return {
+        (place * facts.world_size + rank, microbatch): gradients
+        for place, term in enumerate(facts.terms)
+        for (rank, microbatch), gradients in parts_of(arrays, f"{window}/{term.name}").items()
+    }
 
 
 def _require_same_parameters(references: References, paths: Mapping[str, Path], window: str) -> None:

@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 
-from ddp_tokens import formulas
+from ddp_tokens import formulas, term_formulas
 from ddp_tokens.checks import evaluation, gradient_formulas, replicas, resume_diagnosis, window
 
 MEANINGS = {
     **formulas.MEANINGS,
+    **term_formulas.MEANINGS,
     gradient_formulas.LOSS_SCALE: "the right gradient times a power of two: a loss scale that was not undone",
     gradient_formulas.SCALED: "the right direction in a length that no known mistake gives",
     gradient_formulas.OWN_STATISTICS: "each microbatch is normalized with its own statistics: another function "

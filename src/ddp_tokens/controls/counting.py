@@ -17,7 +17,7 @@ WEIGHTS = (0.0, 0.25, 0.7, 1.0, 3.0)
 @dataclass(frozen=True)
 class Counting:
     """`documents`: rows are in turn parts of so many; `packed`: every row holds two sequences; `weighted`: every
-    position has a weight of its own, some 0.
+    position has a weight of its own, some 0. `several`: the loss has the terms of controls.term_cases.
     """
 
     unit: str = TOKEN
@@ -26,6 +26,7 @@ class Counting:
     documents: int = 0
     packed: bool = False
     weighted: bool = False
+    several: bool = False
 
     @property
     def scored(self) -> int:

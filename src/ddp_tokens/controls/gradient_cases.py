@@ -16,11 +16,13 @@ from ddp_tokens.controls.gradient_windows import (
     UNDECIDABLE,
     Case,
 )
+from ddp_tokens.controls.term_cases import MEANT as MEANT_BY_TERMS
+from ddp_tokens.controls.term_cases import TERM_CASES, UNEVEN, WRONG
 from ddp_tokens.layout import DTYPES, NATIVE, Layout
 from ddp_tokens.normalization import TOKEN_MEAN
 
 NORMALIZATION, ACCUMULATION, COMMUNICATION, LAYERS = "normalization", "accumulation", "communication", "layers"
-UNIT = "unit and weights"
+UNIT, TERMS = "unit and weights", "terms"
 RIGHT, UNDECIDED = "right", "undecidable"
 PARITY, WINDOW = "gradient_parity", "window"
 
@@ -117,8 +119,16 @@ COUNTINGS = tuple(
     for size in (2, 3)
     for way in ways
 )
+TERMWISE = tuple(
+    Variant(
+        *(f"{way}_in_terms_w{size}", TERMS, PARITY, case, way, FAIL, (diagnosis,)),
+        what=f"{what}, where there are {MEANT_BY_TERMS}",
+    )
+    for size, case in UNEVEN.items()
+    for way, (diagnosis, what) in WRONG.items()
+)
 RIGHTS = (
-    *map(_right, (*REGULAR, *SPECIAL, *OF_LAYERS, *COUNTED.values())),
+    *map(_right, (*REGULAR, *SPECIAL, *OF_LAYERS, *COUNTED.values(), *TERM_CASES.values())),
     *(_right(case, WINDOW, f"one_reduction_{case.name}") for case in REGULAR if case.accumulation > 2),
 )
 EQUAL, NEARLY_EQUAL = UNDECIDABLE
@@ -135,7 +145,7 @@ UNDECIDABLES = (
         what=f"{NEARLY_EQUAL.what}; not judged in float64, where it is seen",
     ),
 )
-VARIANTS = (*NORMALIZATIONS, *ACCUMULATIONS, *COMMUNICATIONS, *IN_LAYERS, *COUNTINGS, *RIGHTS, *UNDECIDABLES)
+VARIANTS = (*NORMALIZATIONS, *ACCUMULATIONS, *COMMUNICATIONS, *IN_LAYERS, *COUNTINGS, *TERMWISE, *RIGHTS, *UNDECIDABLES)
 
 
 def of_world_size(world_size: int) -> list[Variant]:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from ddp_tokens.controls import terms
 from ddp_tokens.controls.counted_cases import OVER, WITHOUT_WEIGHTS
 from ddp_tokens.corpora.rows import supervised_in, supervised_positions
 from ddp_tokens.distributed import global_count
@@ -249,4 +250,5 @@ def ways(prepared: Prepared, index: int) -> Mapping[str, Way]:
             prepared, index, lambda window: counted_by(unweighted(window), prepared.unit)
         ),
         "another_ranks_rows": another_ranks_rows(prepared, index),
+        **terms.WAYS,
     }

@@ -10,6 +10,7 @@ from ddp_tokens.checks import window as window_check
 from ddp_tokens.checks.evaluation import check_evaluation
 from ddp_tokens.checks.gradient_parity import Expectation
 from ddp_tokens.checks.gradient_references import REFERENCES, of_window, read_references
+from ddp_tokens.checks.gradient_terms import terms_told
 from ddp_tokens.checks.replicas import check_replicas
 from ddp_tokens.checks.resume import check_resume
 from ddp_tokens.checks.tensor_files import read_arrays
@@ -22,8 +23,9 @@ from ddp_tokens.controls.gradient_windows import COMPARED
 from ddp_tokens.corpora.lock import read_corpus
 from ddp_tokens.corpora.objective import unit_in
 from ddp_tokens.files import digests, read_json
-from ddp_tokens.formulas import excluded_by
-from ddp_tokens.layout import Layout
+from ddp_tokens.layout import PARTS, Layout
+from ddp_tokens.term_facts import facts_of_terms
+from ddp_tokens.term_formulas import excluded_by
 from ddp_tokens.window_facts import WindowFacts, window_facts
 
 
@@ -55,6 +57,9 @@ def _parity(variant: Variant, tolerances: Tolerances, dtype: str, case_at: Layou
 def count_windows(case_at: Layout, variant: Variant) -> dict[str, WindowFacts]:
     rows, lock = read_corpus(case_at.rows, case_at.lock)
     plan = read_json(case_at.plan)["plan"]
+    told = terms_told(case_at.reference(PARTS))
+    if told is not None:
+        return {**facts_of_terms(plan, variant.case.compared, rows, told.terms, told.by_workload)}
     return {name: window_facts(plan, index, rows, unit_in(lock)) for name, index in variant.case.compared.items()}
 
 

@@ -7,6 +7,7 @@ from ddp_tokens.controls.table import Judged, headline, problems, row_of
 from ddp_tokens.report import number_text, render
 
 KINDS = {
+    "terms": "Terms of a loss, each with its own denominator, are divided or added up wrongly.",
     "normalization": "Sums of losses are divided by something else than the supervised units of the window.",
     "accumulation": "Microbatches of a window are lost, or the window is cut into several updates.",
     "communication": "Ranks do not exchange their gradients once per window, or not those of their own rows.",

@@ -12,6 +12,7 @@ from ddp_tokens.controls.counted_cases import COUNTED
 from ddp_tokens.controls.gradient_cases import case_layout
 from ddp_tokens.controls.gradient_windows import CASES, Case, prepare_case
 from ddp_tokens.controls.resume_cases import trained_layout
+from ddp_tokens.controls.term_cases import TERM_CASES
 from ddp_tokens.controls.workloads import settings_of, workload_of
 from ddp_tokens.corpora.rows import supervised_in
 from ddp_tokens.determinism import make_deterministic
@@ -42,7 +43,7 @@ def prepare_controls(experiment: Experiment, at: Layout) -> None:
         of_size, trained = experiment.model_copy(update={"world_size": size}), trained_layout(at.root, size)
         prepare(of_size, trained.rows, trained.lock, trained.plan)
         write_initial_weights(of_size, trained)
-    for case in (*CASES.values(), *COUNTED.values()):
+    for case in (*CASES.values(), *COUNTED.values(), *TERM_CASES.values()):
         _write_case(case, experiment, corpus, case_layout(at.root, case))
 
 

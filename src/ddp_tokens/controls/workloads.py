@@ -3,12 +3,13 @@ bfloat16.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from ddp_tokens.config import Experiment, Model
 from ddp_tokens.controls.gradient_windows import Case
+from ddp_tokens.controls.term_workload import InTerms
 from ddp_tokens.corpora.lock import ImageShape, Shape
 from ddp_tokens.labelled import of_tokens
 from ddp_tokens.workloads import Workload, images, token_labels
@@ -40,6 +41,8 @@ class Altered:
 
 
 def workload_of(case: Case) -> Workload:
+    if case.counting.several:
+        return cast(Workload, InTerms())  # loss_terms stands for loss_sum
     return images if case.of_images else Altered(case.tied, case.autocast)
 
 

@@ -41,7 +41,8 @@ class Row:
     `weights`: one per position, by which its loss is multiplied; None: 1 each. `document`: what the row is a part of.
     `starts`: of a packed row, the positions at which its sequences start, from 0 on.
     `criterion`, `units` and `unit`: what the objective makes of the row that was `given`, see corpora.objective;
-    `units` is None where the row adds the weights of its supervised positions to the denominator.
+    `units` is None where the row adds the weights of its supervised positions to the denominator. `share`: what the row
+    holds of its document, where a term of the loss counts documents.
     """
 
     id: str
@@ -57,6 +58,7 @@ class Row:
     criterion: Criterion = PLAIN
     units: float | None = None
     unit: str = TOKEN
+    share: float | None = None
     given: "Row | None" = field(default=None, compare=False, repr=False)
 
     @classmethod
@@ -76,7 +78,8 @@ class Row:
 
     def unsupervised(self) -> "Row":
         """The same tokens with no label that counts."""
-        return replace(self, labels=(UNSUPERVISED,) * len(self.labels), units=None, given=None)
+        share = None if self.share is None else 0.0
+        return replace(self, labels=(UNSUPERVISED,) * len(self.labels), units=None, given=None, share=share)
 
     @property
     def is_weighted(self) -> bool:

@@ -16,6 +16,7 @@ from ddp_tokens.corpora.lock import ImageShape, Shape
 from ddp_tokens.corpora.rows import TOKEN, Row
 from ddp_tokens.errors import WorkloadError
 from ddp_tokens.own_work import load_own
+from ddp_tokens.terms import CountsRow, Term, require_terms
 from ddp_tokens.workload_names import place_of
 
 
@@ -39,6 +40,26 @@ class Workload(Protocol):
         """Sums and counts by name, never means: `loss_sum`, `correct` and `units`, the number of supervised positions;
         where these are weighted also `weight`, what the loss sum is divided by.
         """
+
+
+class Several(Protocol):
+    """What a file in this folder defines in place of loss_sum, where its loss has several terms: besides these, TERMS,
+    a tuple of Term.
+    """
+
+    def loss_terms(self, outputs: Any, batch: Any) -> dict[str, tuple[torch.Tensor, float]]:
+        """By name of each term, the SUM of its losses (a scalar, with use_amp in float32 too), and its number of units
+        in this batch; of a term that counts once its value, the same for each batch, and 1. What is computed from
+        parameters, as a regularizer, stands in `forward`, inside the model's own forward pass, and is carried by
+        `outputs`: DDP reduces a parameter by what it sees there.
+        """
+
+
+class CountsRows(Protocol):
+    """What such a file may define besides, where a term's denominator is not what its unit says."""
+
+    def denominators(self, row: Row) -> dict[str, float]:
+        """What the row adds to the denominators, by name of the terms that are counted here and not by their unit."""
 
 
 class Writer(Protocol):
@@ -79,11 +100,33 @@ def load(name: str) -> Workload:
     found: Any = load_own(place) if place.is_own else importlib.import_module(f"{__name__}.{name}")
     where = name if place.is_own else found.__file__
     for function in FUNCTIONS:
-        _require_callable(found, where, function, Workload)
+        if function != "loss_sum" or not hasattr(found, "TERMS"):
+            _require_callable(found, where, function, Workload)
+    require_several(found, where)
     for function, protocol in OPTIONAL.items():
         if hasattr(found, function):
             _require_callable(found, where, function, protocol)
     return cast(Workload, found)
+
+
+def require_several(workload: Any, where: str) -> None:
+    """Raises WorkloadError when a loss of several terms is not declared as it must be."""
+    if not hasattr(workload, "TERMS"):
+        return
+    require_terms(workload.TERMS, where)
+    _require_callable(workload, where, "loss_terms", Several)
+    if hasattr(workload, "denominators"):
+        _require_callable(workload, where, "denominators", CountsRows)
+
+
+def terms_of(workload: Workload) -> tuple[Term, ...]:
+    """Of a loss of several terms; empty where it has one. Raises WorkloadError where they are none."""
+    return require_terms(workload.TERMS, _name(workload)) if hasattr(workload, "TERMS") else ()
+
+
+def counter_of_rows(workload: Workload) -> CountsRow | None:
+    """Counts terms in place of their units, where the workload does."""
+    return cast(CountsRows, workload).denominators if hasattr(workload, "denominators") else None
 
 
 def writer(workload: Workload) -> Writer | None:
@@ -129,14 +172,14 @@ def require_same_units(workload: Workload, window: str, units_of_ranks: Sequence
     Raises WorkloadError, naming the first rank where they differ: the formula divides by what the corpus counts.
     """
     for rank, (summed, counted) in enumerate(units_of_ranks):
-        if not _agree(summed, counted):
+        if not agree(summed, counted):
             raise WorkloadError(
                 f"{window}: workload {_name(workload)} sums the losses of {summed:.15g} units on rank {rank}, where "
                 f"the corpus counts {counted:.15g}: let its loss_sum cover the supervised units and no others"
             )
 
 
-def _agree(summed: float, counted: float) -> bool:
+def agree(summed: float, counted: float) -> bool:
     """Weights may have been added up in another order, or in float32; of whole numbers one is never lost."""
     if isinstance(counted, int) or float(counted).is_integer():
         return abs(summed - counted) <= WEIGHTS_AGREE * min(counted, 1000)

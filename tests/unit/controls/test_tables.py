@@ -10,9 +10,11 @@ from ddp_tokens.controls.evaluations import WAYS
 from ddp_tokens.controls.gradient_windows import CASES, OF_LAYERS, REGULAR, SPECIAL
 from ddp_tokens.controls.gradients import ways
 from ddp_tokens.controls.resumes import VARIANTS
+from ddp_tokens.controls.term_cases import TERM_CASES
 from ddp_tokens.corpora.lock import Shape
 from ddp_tokens.formulas import KNOWN_WRONG
 from ddp_tokens.inputs import Prepared
+from ddp_tokens.term_formulas import OF_TERMS
 from ddp_tokens.workflow import CONTROL_WORLD_SIZES
 from tests.helpers import PROJECT, make_row
 
@@ -42,11 +44,11 @@ def test_exactly_a_control_expects_a_diagnosis(variant):
 
 def test_every_known_wrong_formula_is_the_diagnosis_of_a_control():
     diagnosed = {name for variant in gradient_cases.VARIANTS for name in variant.diagnosis}
-    assert diagnosed >= {formula.name for formula in KNOWN_WRONG}
+    assert diagnosed >= {formula.name for formula in (*KNOWN_WRONG, *OF_TERMS)}
 
 
 def test_every_case_is_used_and_every_way_exists():
-    assert {variant.case.name for variant in gradient_cases.VARIANTS} == {*CASES, *COUNTED}
+    assert {variant.case.name for variant in gradient_cases.VARIANTS} == {*CASES, *COUNTED, *TERM_CASES}
     row = make_row("a", 2)
     prepared = Prepared({"a": row}, {"shape": vars(Shape(2, 2, 2))}, [[[["a"]]], [[["a"]]]])
     known = set(ways(prepared, 1))
@@ -57,7 +59,7 @@ def test_every_case_is_used_and_every_way_exists():
 
 def test_every_regular_and_special_case_and_every_kind_of_layer_has_a_right_variant():
     right = {variant.case.name for variant in gradient_cases.RIGHTS if variant.check == gradient_cases.PARITY}
-    assert right == {case.name for case in (*REGULAR, *SPECIAL, *OF_LAYERS, *COUNTED.values())}
+    assert right == {case.name for case in (*REGULAR, *SPECIAL, *OF_LAYERS, *COUNTED.values(), *TERM_CASES.values())}
 
 
 def test_the_workflow_starts_every_number_of_ranks_that_is_needed():
