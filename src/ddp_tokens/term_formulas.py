@@ -133,7 +133,7 @@ def _shared_denominator(facts: TermsFacts) -> Variants:
         others = [place for place, other in enumerate(facts.terms) if other.unit != term.unit]
         of_rows = [place for place in others if not facts.terms[place].is_once]
         groups = {f"term {facts.terms[place].name}": [place] for place in others}
-        groups |= {EVERY_OF_ROWS: of_rows, EVERY: others}
+        groups |= {EVERY: others, EVERY_OF_ROWS: of_rows}
         for where, places in groups.items():
             if places:
                 found[f"the units of term {term.name} divide {where}"] = by(source, places)
