@@ -41,6 +41,7 @@ MODULES = [
     "checks.gradient_references",
     "checks.gradient_conditions",
     "checks.gradient_formulas",
+    "checks.gradient_terms",
     "checks.gradient_parity",
     "checks.published_criterion",
     "checks.window",

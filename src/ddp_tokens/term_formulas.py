@@ -132,8 +132,8 @@ def _shared_denominator(facts: TermsFacts) -> Variants:
     for source, term in enumerate(facts.terms):
         others = [place for place, other in enumerate(facts.terms) if other.unit != term.unit]
         of_rows = [place for place in others if not facts.terms[place].is_once]
-        groups = {EVERY: others, EVERY_OF_ROWS: of_rows}
-        groups |= {f"term {facts.terms[place].name}": [place] for place in others}
+        groups = {f"term {facts.terms[place].name}": [place] for place in others}
+        groups |= {EVERY: others, EVERY_OF_ROWS: of_rows}
         for where, places in groups.items():
             if places:
                 found[f"the units of term {term.name} divide {where}"] = by(source, places)

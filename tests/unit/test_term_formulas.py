@@ -73,10 +73,10 @@ BETWEEN = {
     # 12 tokens, 4 sequences, 3 microbatches: what each would be divided by in another's place.
     "shared_denominator": {
         "the units of term lm divide every term": weights(aux=times(F(4, 12), "aux"), l2=times(F(3, 12), "l2")),
-        "the units of term lm divide every term but those that count once": weights(aux=times(F(4, 12), "aux")),
+        "the units of term lm divide term aux": weights(aux=times(F(4, 12), "aux")),
         "the units of term lm divide term l2": weights(l2=times(F(3, 12), "l2")),
         "the units of term aux divide every term": weights(lm=times(F(12, 4), "lm"), l2=times(F(3, 4), "l2")),
-        "the units of term aux divide every term but those that count once": weights(lm=times(F(12, 4), "lm")),
+        "the units of term aux divide term lm": weights(lm=times(F(12, 4), "lm")),
         "the units of term aux divide term l2": weights(l2=times(F(3, 4), "l2")),
         "the units of term l2 divide every term": weights(lm=times(F(12, 3), "lm"), aux=times(F(4, 3), "aux")),
         "the units of term l2 divide term lm": weights(lm=times(F(12, 3), "lm")),
