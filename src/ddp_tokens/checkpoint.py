@@ -15,10 +15,21 @@ from ddp_tokens.checkpoint_fit import require_extras, require_generators, requir
 from ddp_tokens.determinism import seed_new_rank
 from ddp_tokens.distributed import sum_over_ranks, together
 from ddp_tokens.errors import CheckpointError, UserError
-from ddp_tokens.files import from_json, sha256, sha256_of_json, sync_directory, to_json, write_json
+from ddp_tokens.files import (
+    from_json,
+    sha256,
+    sha256_of_bytes,
+    sha256_of_json,
+    sync_directory,
+    to_json,
+    write_bytes,
+    write_json,
+)
 from ddp_tokens.generators import Generators, read_generators, restore_generators
 from ddp_tokens.identity import NOTHING, PAST, REPARTITIONED, Allowed, continued
-from ddp_tokens.tensors import load_tensors, load_weights, save_tensors, weights_of
+from ddp_tokens.optimizer_state import empty_state, groups_of, load_state, split_state
+from ddp_tokens.sharded_parts import fill, kinds_of, part_bytes
+from ddp_tokens.tensors import is_sharded, load_tensors, load_weights, save_tensors, tensor_bytes, weights_of
 from ddp_tokens.world import World
 
 
@@ -32,7 +43,7 @@ class Stateful(Protocol):
 
 @dataclass
 class TrainingState:
-    """What training changes. `model` is the bare module, not its DDP wrapper.
+    """What training changes. `model` is the bare module, not its DDP wrapper; its parameters may be DTensors.
 
     `history`: one record per update, the same on all ranks. `rank_history`: one per update, of this rank.
     `extras`: what else has a state, by name, such as a learning-rate scheduler or a gradient scaler.
@@ -47,6 +58,11 @@ class TrainingState:
     @property
     def step(self) -> int:
         return len(self.history)
+
+    @property
+    def sharded(self) -> bool:
+        """Whether each rank holds parts of the weights, and of the optimizer's state."""
+        return any(is_sharded(parameter) for parameter in self.model.parameters())
 
     @property
     def lr(self) -> float:
@@ -67,13 +83,16 @@ def save(directory: Path, state: TrainingState, identity: Mapping[str, Any], wor
             if world.is_main:
                 shutil.rmtree(temporary, ignore_errors=True)
                 temporary.mkdir(parents=True)
+        optimizer = split_optimizer(state)  # by all ranks: they may share it
         with together(f"write {directory}", world):
             _write_rank_part(temporary, state, identity, world)
             if world.is_main:
-                _write_common_part(temporary, state, identity)
+                _write_common_part(temporary, state, identity, *optimizer)
         with together(f"complete {directory}", world):
             if world.is_main:
-                write_json(temporary / names.MANIFEST, names.make_manifest(temporary, state.step, world.size))
+                write_json(
+                    temporary / names.MANIFEST, names.make_manifest(temporary, state.step, world.size, state.sharded)
+                )
                 sync_directory(temporary)
                 _replace_directory(temporary, directory)
     except (OSError, CheckpointError):
@@ -95,7 +114,11 @@ def load(
     """
     found = _usable_on_all_ranks(directory, state, identity, world, allowed)
     common, ranks = found.contents.common, found.contents.ranks
-    load_weights(state.model, found.model)
+    if state.sharded:
+        fill(directory / names.MODEL, weights_of(state.model))
+        fill(directory / names.OPTIMIZER, found.optimizer)
+    else:
+        load_weights(state.model, found.model)
     _load_optimizer(state, common["optimizer"], found.optimizer)
     for name, part in state.extras.items():
         part.load_state_dict(common["extras"][name])
@@ -111,7 +134,9 @@ def load(
 
 @dataclass(frozen=True)
 class _Found:
-    """A checkpoint's parts, verified. `generators`: by rank. `identity`: under which the run goes on."""
+    """A checkpoint's parts, verified. `generators`: by rank. `identity`: under which the run goes on. Of a sharded
+    state, `model` has no values, and `optimizer` this rank's parts, yet to be filled.
+    """
 
     contents: Contents
     model: Mapping[str, torch.Tensor]
@@ -142,7 +167,9 @@ def _usable_on_all_ranks(
 def _read(directory: Path, state: TrainingState, identity: Mapping[str, Any], world: World, allowed: Allowed) -> _Found:
     contents = read_contents(directory)
     common = contents.common
-    model, optimizer = load_tensors(directory / names.MODEL), load_tensors(directory / names.OPTIMIZER)
+    _require_same_layout(directory, contents, state)
+    read = kinds_of if state.sharded else load_tensors
+    model, optimizer = read(directory / names.MODEL), read(directory / names.OPTIMIZER)
     of_ranks = [load_tensors(directory / names.rank_tensors(rank)) for rank in range(contents.world_size)]
     require_together(contents)
     goes_on = continued(directory, common["identity"], identity, contents.step, allowed)
@@ -150,10 +177,27 @@ def _read(directory: Path, state: TrainingState, identity: Mapping[str, Any], wo
         problem = f"is of {contents.world_size} ranks, this run has {world.size}"
         raise CheckpointError(f"{directory} {problem}: start as many, or add {PAST[REPARTITIONED]}")
     require_weights(directory, model, weights_of(state.model))
-    groups = split_optimizer(state)[1]["param_groups"]
-    require_optimizer(directory, common["optimizer"], optimizer, groups, dict(state.model.named_parameters()))
+    parameters, groups = dict(state.model.named_parameters()), groups_of(state.model, state.optimizer)
+    require_optimizer(directory, common["optimizer"], optimizer, groups, parameters)
+    if state.sharded:
+        optimizer = empty_state(optimizer, parameters)
     require_extras(directory, common["extras"], state.extras)
     return _Found(contents, model, optimizer, require_generators(contents, of_ranks, world.device), goes_on)
+
+
+def _require_same_layout(directory: Path, contents: Contents, state: TrainingState) -> None:
+    if contents.sharded != state.sharded:
+        theirs, ours = (
+            "parts of it by rank" if sharded else "a whole" for sharded in (contents.sharded, state.sharded)
+        )
+        raise CheckpointError(
+            f"{directory} holds the model as {theirs}, this run as {ours}: set strategy to what it was"
+        )
+
+
+def content_of(tensors: Mapping[str, torch.Tensor], state: TrainingState) -> bytes:
+    """What a checkpoint's file of these tensors holds; of a sharded state, this rank's file."""
+    return part_bytes(tensors) if state.sharded else tensor_bytes(tensors)
 
 
 def common_document(state: TrainingState, optimizer_scalars: Mapping[str, Any]) -> dict[str, Any]:
@@ -186,11 +230,19 @@ def _mappings_in(value: Any) -> Iterator[Mapping[Any, Any]]:
         yield from _mappings_in(part)
 
 
-def _write_common_part(directory: Path, state: TrainingState, identity: Mapping[str, Any]) -> None:
-    tensors, scalars = split_optimizer(state)
-    save_tensors(directory / names.MODEL, weights_of(state.model))
-    save_tensors(directory / names.OPTIMIZER, tensors)
-    about = {"identity": dict(identity), "sha256": {n: sha256(directory / n) for n in (names.MODEL, names.OPTIMIZER)}}
+def _write_common_part(
+    directory: Path,
+    state: TrainingState,
+    identity: Mapping[str, Any],
+    tensors: Mapping[str, torch.Tensor],
+    scalars: Mapping[str, Any],
+) -> None:
+    digests = {}
+    if not state.sharded:
+        save_tensors(directory / names.MODEL, weights_of(state.model))
+        save_tensors(directory / names.OPTIMIZER, tensors)
+        digests = {name: sha256(directory / name) for name in (names.MODEL, names.OPTIMIZER)}
+    about = {"identity": dict(identity), "sha256": digests}
     write_json(directory / names.COMMON, about | common_document(state, scalars))
 
 
@@ -198,43 +250,28 @@ def _write_rank_part(directory: Path, state: TrainingState, identity: Mapping[st
     generators = read_generators(world.device)
     tensors = directory / names.rank_tensors(world.rank)
     save_tensors(tensors, generators.tensors)
-    about = {
+    about: dict[str, Any] = {
         "rank": world.rank,
         "step": state.step,
         "identity_sha256": sha256_of_json(dict(identity)),
         "generators_sha256": sha256(tensors),
     }
+    if state.sharded:
+        about["parts_sha256"] = {}
+        for name, of_name in ((names.MODEL, weights_of(state.model)), (names.OPTIMIZER, split_optimizer(state)[0])):
+            data = part_bytes(of_name)
+            write_bytes(directory / names.rank_part(name, world.rank), data)
+            about["parts_sha256"][name] = sha256_of_bytes(data)
     write_json(directory / names.rank_state(world.rank), about | rank_document(state, generators))
 
 
-def _parameter_names(state: TrainingState) -> list[str]:
-    """Names in the optimizer's order, which is how its state_dict counts parameters."""
-    name_of = {id(parameter): name for name, parameter in state.model.named_parameters()}
-    return [name_of[id(parameter)] for group in state.optimizer.param_groups for parameter in group["params"]]
-
-
 def split_optimizer(state: TrainingState) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """The optimizer's state by parameter name: tensors under `NAME/KEY`, everything else for JSON."""
-    parameter_names = _parameter_names(state)
-    document = state.optimizer.state_dict()
-    tensors: dict[str, torch.Tensor] = {}
-    scalars: dict[str, Any] = {}
-    for index, entries in document["state"].items():
-        for key, value in entries.items():
-            target: dict[str, Any] = tensors if isinstance(value, torch.Tensor) else scalars
-            target[f"{parameter_names[index]}/{key}"] = value
-    groups = [group | {"params": [parameter_names[i] for i in group["params"]]} for group in document["param_groups"]]
-    return tensors, {"state": scalars, "param_groups": groups}
+    """The optimizer's state by parameter name, see optimizer_state; where ranks share it, every rank calls this."""
+    return split_state(state.model, state.optimizer)
 
 
 def _load_optimizer(state: TrainingState, scalars: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
-    index_of = {name: index for index, name in enumerate(_parameter_names(state))}
-    per_parameter: dict[int, dict[str, Any]] = {}
-    for path, value in {**tensors, **scalars["state"]}.items():
-        name, _, key = path.rpartition("/")
-        per_parameter.setdefault(index_of[name], {})[key] = value
-    groups = [group | {"params": [index_of[name] for name in group["params"]]} for group in scalars["param_groups"]]
-    state.optimizer.load_state_dict({"state": per_parameter, "param_groups": groups})
+    load_state(state.model, state.optimizer, tensors, scalars)
 
 
 def _replace_directory(source: Path, target: Path) -> None:

@@ -1,7 +1,8 @@
 """What the JSON parts of a checkpoint hold, and whether all of its parts belong together. No torch.
 
 A manifest made anew fits any files. So the parts state themselves what they belong to: common.json the digests of model
-and optimizer, rank-R.json its rank, its update, the digests of its run's identity and of rank-R.safetensors.
+and optimizer, rank-R.json its rank, its update, the digests of its run's identity and of rank-R.safetensors, and of the
+rank's parts of model and optimizer where there are parts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,7 +10,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ddp_tokens.checkpoint_files import ANOTHER, COMMON, MODEL, OPTIMIZER, rank_state, rank_tensors, read_part, verify
+from ddp_tokens.checkpoint_files import (
+    ANOTHER,
+    COMMON,
+    MODEL,
+    OPTIMIZER,
+    is_sharded,
+    rank_part,
+    rank_state,
+    rank_tensors,
+    read_part,
+    verify,
+)
 from ddp_tokens.errors import CheckpointError
 from ddp_tokens.files import sha256_of_json
 from ddp_tokens.identity import damaged_past, first_update_of_rank_histories
@@ -36,6 +48,10 @@ class Contents:
     ranks: Sequence[Mapping[str, Any]]
 
     @property
+    def sharded(self) -> bool:
+        return is_sharded(self.manifest)
+
+    @property
     def step(self) -> int:
         return int(self.manifest["step"])
 
@@ -48,14 +64,15 @@ def read_contents(directory: Path | str) -> Contents:
     """Raises CheckpointError, naming the file, when one is missing, altered, or is no such JSON."""
     directory = Path(directory)
     manifest = verify(directory)
-    ranks = [_document(directory / rank_state(rank), RANK_FIELDS) for rank in range(manifest["world_size"])]
+    fields = RANK_FIELDS | ({"parts_sha256": dict} if is_sharded(manifest) else {})
+    ranks = [_document(directory / rank_state(rank), fields) for rank in range(manifest["world_size"])]
     return Contents(directory, manifest, _document(directory / COMMON, COMMON_FIELDS), ranks)
 
 
 def require_together(contents: Contents) -> None:
     """Raises CheckpointError, naming the file that is of another checkpoint, rank, update or run."""
     common, digests = contents.common, contents.manifest["sha256"]
-    for name in (MODEL, OPTIMIZER):
+    for name in () if contents.sharded else (MODEL, OPTIMIZER):
         if common["sha256"].get(name) != digests[name]:
             raise CheckpointError(
                 f"{contents.directory / name} is not the one that {COMMON} was written with: {ANOTHER}"
@@ -75,6 +92,10 @@ def require_together(contents: Contents) -> None:
             f"does not belong to {rank_tensors(rank)} beside it": part["generators_sha256"]
             != digests[rank_tensors(rank)],
         }
+        if contents.sharded:
+            for name in (MODEL, OPTIMIZER):
+                of_rank = rank_part(name, rank)
+                differs[f"does not belong to {of_rank} beside it"] = part["parts_sha256"].get(name) != digests[of_rank]
         for what, holds in differs.items():
             if holds:
                 raise CheckpointError(f"{path} {what}: {ANOTHER}")

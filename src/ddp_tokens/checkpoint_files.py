@@ -4,8 +4,12 @@ step-0050/
   model.safetensors optimizer.safetensors common.json      the same for all ranks
   rank-R.safetensors rank-R.json                           generators and sampler history of rank R
   manifest.json                                            SHA-256 of every other file; written last
+
+Where ranks hold parts of the model, model-rank-R.safetensors and optimizer-rank-R.safetensors stand in the place of the
+first two: what rank R holds, and in the field SHARDING of the header where it stands in the whole.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +22,7 @@ OPTIMIZER = "optimizer.safetensors"
 COMMON = "common.json"
 PLAIN_GENERATORS = ("python", "numpy")  # in rank-R.json
 TORCH_GENERATORS = ("torch_cpu", "torch_cuda")  # in rank-R.safetensors
+SHARDING, OFFSETS = "DCP_SHARDING_INFO", "saved_offsets"  # as torch.distributed.checkpoint calls them
 ANOTHER = "delete it and train that run again, or use another checkpoint"
 
 
@@ -29,14 +34,39 @@ def rank_state(rank: int) -> str:
     return f"rank-{rank}.json"
 
 
-def expected_files(world_size: int) -> list[str]:
-    of_ranks = [name for rank in range(world_size) for name in (rank_tensors(rank), rank_state(rank))]
-    return sorted([MODEL, OPTIMIZER, COMMON, *of_ranks])
+def rank_part(name: str, rank: int) -> str:
+    """The file with what rank R holds of what MODEL or OPTIMIZER would hold."""
+    return name.replace(".", f"-rank-{rank}.")
 
 
-def make_manifest(directory: Path, step: int, world_size: int) -> dict[str, Any]:
-    digests = {name: sha256(directory / name) for name in expected_files(world_size)}
-    return {"step": step, "world_size": world_size, "sha256": digests}
+def parts_of(path: Path) -> list[Path]:
+    """The file itself where it is there, else its parts by rank, none where there are none."""
+    if path.is_file():
+        return [path]
+    number = len(list(path.parent.glob(f"{path.stem}-rank-*{path.suffix}")))
+    return [path.parent / rank_part(path.name, rank) for rank in range(number)]
+
+
+def expected_files(world_size: int, sharded: bool = False) -> list[str]:
+    ranks = range(world_size)
+    of_ranks = [name for rank in ranks for name in (rank_tensors(rank), rank_state(rank))]
+    tensors = (
+        [rank_part(name, rank) for name in (MODEL, OPTIMIZER) for rank in ranks] if sharded else [MODEL, OPTIMIZER]
+    )
+    return sorted([*tensors, COMMON, *of_ranks])
+
+
+def make_manifest(directory: Path, step: int, world_size: int, sharded: bool = False) -> dict[str, Any]:
+    digests = {name: sha256(directory / name) for name in expected_files(world_size, sharded)}
+    return {"step": step, "world_size": world_size, "sha256": digests} | ({"sharded": True} if sharded else {})
+
+
+def is_sharded(manifest: Mapping[str, Any]) -> bool:
+    return bool(manifest.get("sharded", False))
+
+
+def expected_by(manifest: Mapping[str, Any]) -> list[str]:
+    return expected_files(manifest["world_size"], is_sharded(manifest))
 
 
 def require_folder(directory: Path) -> None:
@@ -50,7 +80,7 @@ def verify(directory: Path | str) -> dict[str, Any]:
     directory = Path(directory)
     require_folder(directory)
     manifest = _read_manifest(directory)
-    names, recorded = expected_files(manifest["world_size"]), manifest["sha256"]
+    names, recorded = expected_by(manifest), manifest["sha256"]
     for name in names:
         if (directory / name).is_dir():
             raise CheckpointError(f"{directory / name} is a folder, not a file: {ANOTHER}")
@@ -82,7 +112,7 @@ def _read_manifest(directory: Path) -> dict[str, Any]:
     manifest = read_part(path)
     if not _is_manifest(manifest):
         raise CheckpointError(f"{path} is damaged: {ANOTHER}")
-    foreign = sorted(set(manifest["sha256"]) - set(expected_files(manifest["world_size"])))
+    foreign = sorted(set(manifest["sha256"]) - set(expected_by(manifest)))
     if foreign:
         raise CheckpointError(f"{path} lists {foreign[0]}, which is no file of a checkpoint: {ANOTHER}")
     return dict(manifest)
@@ -90,7 +120,9 @@ def _read_manifest(directory: Path) -> dict[str, Any]:
 
 def _is_manifest(document: Any) -> bool:
     """A number of ranks above that of the files is not worked through: it could be any number."""
-    if not isinstance(document, dict) or set(document) != {"step", "world_size", "sha256"}:
+    if not isinstance(document, dict) or set(document) - {"sharded"} != {"step", "world_size", "sha256"}:
+        return False
+    if document.get("sharded", True) is not True:
         return False
     step, world_size, digests = document["step"], document["world_size"], document["sha256"]
     numbers = type(step) is int and type(world_size) is int

@@ -11,6 +11,7 @@ from ddp_tokens.image_settings import require_images
 from ddp_tokens.measure_settings import Exercise, Network, Scaling
 from ddp_tokens.objective_settings import ClassWeights, Smoothing, Unit
 from ddp_tokens.setting_types import NonNegative, Positive, Section
+from ddp_tokens.strategy_settings import Strategy, require_strategy
 from ddp_tokens.training_settings import (
     AdamW,
     Constant,
@@ -87,7 +88,7 @@ class Experiment(Section):
     label_smoothing: Smoothing = Field(
         0.0, description="share of a label that is spread over all classes, as in torch's CrossEntropyLoss"
     )
-    strategy: Literal["ddp", "fsdp2", "zero1"] = Field(
+    strategy: Strategy = Field(
         "ddp",
         description="what ranks hold: ddp all of the model and the optimizer's state; zero1 a share of the optimizer's "
         "state (ZeroRedundancyOptimizer); fsdp2 a share of everything (fully_shard)",
@@ -173,6 +174,8 @@ class Experiment(Section):
     def _consistent(self) -> Self:
         self._require_epochs()
         require_images(self)
+        amp_dtype = self.resolved_amp_dtype if self.use_amp else None
+        require_strategy(self.strategy, self.world_size, amp_dtype, self.model)
         self._follow_epochs()
         if self.interrupt_at >= self.steps:
             raise ValueError(

@@ -16,6 +16,7 @@ def require_suitable(experiment: Experiment) -> GeneratedCorpus:
     momentum = experiment.optimizer.momentum if isinstance(experiment.optimizer, Sgd) else 0
     needed = {
         "device": (experiment.device == "cpu", "cpu: up to four ranks share the machine"),
+        "strategy": (experiment.strategy == "ddp", "ddp: what is known to go wrong is written for it"),
         "world_size": (experiment.world_size == 2, "2: other numbers of ranks come from the cases"),
         "accumulation": (experiment.accumulation > 1, "2 or more: a window must have microbatches that could be lost"),
         "steps": (experiment.steps - experiment.interrupt_at >= 3, "3 or more above interrupt_at: a run resumes twice"),

@@ -140,6 +140,11 @@ def progress_told() -> Progress:
     return _progress.get()
 
 
+def ranks_together() -> dist.ProcessGroup | None:
+    """The group that "all ranks" means here, see `within`; None: really all."""
+    return _group.get()
+
+
 def is_main_process() -> bool:
     return not dist.is_initialized() or dist.get_rank(_group.get()) == 0
 

@@ -1,4 +1,4 @@
-"""Gradients as DDP leaves them, for every formula and dtype, and the refusal of an empty window.
+"""Gradients as the ranks leave them, for every formula and dtype, and the refusal of an empty window.
 
 Started once per rank: torchrun --standalone --nproc-per-node=W -m ddp_tokens.gradients --config EXPERIMENT.yaml
 """
@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from torch.nn.parallel import DistributedDataParallel
 
 from ddp_tokens.agreement import Attempt, File, describe, read_inputs, require_agreement
 from ddp_tokens.config import Experiment
@@ -23,7 +22,6 @@ from ddp_tokens.distributed import (
     claim_device,
     process_group,
     progress_told,
-    wrap_for_ddp,
 )
 from ddp_tokens.errors import EmptyWindowError
 from ddp_tokens.files import write_json
@@ -37,7 +35,8 @@ from ddp_tokens.other_units import counted_by
 from ddp_tokens.plan import microbatches_of, windows_to_compare
 from ddp_tokens.rank_failure import Watch, explaining, watched
 from ddp_tokens.reference import DTYPES, gradients_of, named_gradients
-from ddp_tokens.tensors import save_tensors
+from ddp_tokens.strategies import bare_of, wrap
+from ddp_tokens.tensors import own_part, save_tensors
 from ddp_tokens.watching import end_with, starters_of_rank
 from ddp_tokens.window_trace import trace
 from ddp_tokens.workloads import Workload, load, terms_of
@@ -46,7 +45,7 @@ from ddp_tokens.world import World, require_size, world_from_environment
 PROGRAM = "ddp_tokens.gradients"
 Microbatches = Sequence[Sequence[Row]]
 # Takes the model through a window of this rank's microbatches, with the window's name, and leaves a gradient.
-Way = Callable[[DistributedDataParallel, Workload, Microbatches, str, World], object]
+Way = Callable[[torch.nn.Module, Workload, Microbatches, str, World], object]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -80,9 +79,9 @@ def write_gradients(experiment: Experiment, at: Layout, prepared: Prepared, worl
     """
     workload = load(experiment.workload)
 
-    def wrapped(dtype: torch.dtype) -> DistributedDataParallel:
+    def wrapped(dtype: torch.dtype) -> torch.nn.Module:
         bare = initial_model(experiment, workload, prepared.shape, at.initial, world.device, dtype)
-        return wrap_for_ddp(bare.eval())
+        return wrap(bare.eval(), experiment.strategy)
 
     cases = windows_to_compare(prepared.plan, prepared.rows)
     for dtype_name, dtype in DTYPES.items():
@@ -107,7 +106,7 @@ def write_by_rank(directory: Path, record: dict[str, object], world: World) -> N
 
 def gradients_left_by(
     way: Way,
-    model: DistributedDataParallel,
+    model: torch.nn.Module,
     workload: Workload,
     prepared: Prepared,
     cases: Mapping[str, int],
@@ -118,13 +117,11 @@ def gradients_left_by(
     for case, index in cases.items():
         progress_told().begins_update(index + 1)
         way(model, workload, microbatches_of(prepared.plan[index], world.rank, prepared.rows), name_of(index), world)
-        dump |= named_gradients(case, gradients_of(model.module))
+        dump |= named_gradients(case, gradients_of(bare_of(model)))
     return dump
 
 
-def token_mean(
-    model: DistributedDataParallel, workload: Workload, microbatches: Microbatches, name: str, world: World
-) -> None:
+def token_mean(model: torch.nn.Module, workload: Workload, microbatches: Microbatches, name: str, world: World) -> None:
     """As training does it: one all-reduce of the counts, then W * S_r / N."""
     objective = objective_of(workload)
     counts = objective.count(microbatches, name, world.device)
@@ -134,7 +131,7 @@ def token_mean(
 
 
 def mean_of_means(
-    model: DistributedDataParallel, workload: Workload, microbatches: Microbatches, name: str, world: World
+    model: torch.nn.Module, workload: Workload, microbatches: Microbatches, name: str, world: World
 ) -> None:
     """The known mistake: S_r / N_r of tokens, as the usual loop makes it whatever the unit; of several terms, each."""
     if not terms_of(workload):
@@ -154,7 +151,7 @@ def name_of(index: int) -> str:
 
 
 def traced(
-    way: Way, model: DistributedDataParallel, workload: Workload, microbatches: Microbatches, world: World
+    way: Way, model: torch.nn.Module, workload: Workload, microbatches: Microbatches, world: World
 ) -> dict[str, object]:
     return {
         "microbatches": len(microbatches),
@@ -163,10 +160,10 @@ def traced(
 
 
 def refuse_empty_window(
-    model: DistributedDataParallel, workload: Workload, microbatches: Microbatches, world: World
+    model: torch.nn.Module, workload: Workload, microbatches: Microbatches, world: World
 ) -> dict[str, object]:
     """Take a window whose labels are all ignored through the same functions as training does; record what happens."""
-    before = [parameter.detach().clone() for parameter in model.parameters()]
+    before = [own_part(parameter.detach()).clone() for parameter in model.parameters()]
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     emptied = [[row.unsupervised() for row in rows] for rows in microbatches]
     name, message = "window 1, with all of its labels ignored,", None
@@ -175,7 +172,7 @@ def refuse_empty_window(
         optimizer.step()
     except EmptyWindowError as error:
         message = str(error)
-    moved = any(not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    moved = any(not torch.equal(a, own_part(b.detach())) for a, b in zip(before, model.parameters(), strict=True))
     return {"window": name, "error": message, "parameters_moved": moved}
 
 

@@ -7,15 +7,17 @@ from typing import Any
 
 import torch
 
+from ddp_tokens.checkpoint_files import parts_of
 from ddp_tokens.config import Experiment
 from ddp_tokens.corpora.lock import ImageShape, Shape, read_corpus, require_same_source, shape_in
 from ddp_tokens.corpora.objective import objective_of, require_same_objective, unit_in
 from ddp_tokens.corpora.rows import Row
 from ddp_tokens.errors import EvidenceError
 from ddp_tokens.layout import Layout
-from ddp_tokens.plan import Plan, dealt, read_plan
+from ddp_tokens.plan import Plan, dealt, equally_many_microbatches, read_plan
 from ddp_tokens.steps import dump
-from ddp_tokens.tensors import fits, load_tensors, load_weights
+from ddp_tokens.strategy_settings import FSDP2
+from ddp_tokens.tensors import fits, load_weights, load_whole
 from ddp_tokens.terms import require_unit, with_shares
 from ddp_tokens.workloads import Workload, load, terms_of
 
@@ -63,8 +65,12 @@ def read_prepared(experiment: Experiment, at: Layout, repartitioned: bool = Fals
     if repartitioned:
         any_size = {name: value for name, value in settings.items() if name != "world_size"}
         plan = read_plan(at.plan, lock["corpus_sha256"], any_size)
-        return Prepared(rows, lock, dealt(plan, experiment.world_size), len(plan[0]))
-    return Prepared(rows, lock, read_plan(at.plan, lock["corpus_sha256"], settings))
+        return Prepared(rows, lock, _for_ranks(dealt(plan, experiment.world_size), settings), len(plan[0]))
+    return Prepared(rows, lock, _for_ranks(read_plan(at.plan, lock["corpus_sha256"], settings), settings))
+
+
+def _for_ranks(plan: Plan, settings: Mapping[str, Any]) -> Plan:
+    return equally_many_microbatches(plan) if settings.get("strategy") == FSDP2 else plan
 
 
 def counted_for_terms(experiment: Experiment, rows: Mapping[str, Row], lock: Mapping[str, Any]) -> Mapping[str, Row]:
@@ -75,7 +81,7 @@ def counted_for_terms(experiment: Experiment, rows: Mapping[str, Row], lock: Map
 
 
 def require_initial(weights: Path) -> None:
-    if not weights.is_file():
+    if not parts_of(weights):
         raise EvidenceError(f"{weights} does not exist: run reference first")
 
 
@@ -87,10 +93,10 @@ def initial_model(
     device: str,
     dtype: torch.dtype,
 ) -> torch.nn.Module:
-    """A model with the weights of a file, never with "the same seed"."""
+    """A model with the weights of a file, or of its parts by rank, never with "the same seed"."""
     require_initial(weights)
     model = workload.build_model(experiment.model, shape)
-    tensors = load_tensors(weights)
+    tensors = load_whole(weights)
     if not fits(model, tensors):
         raise EvidenceError(f"{weights} does not fit the model of this experiment: run reference again")
     load_weights(model, tensors)

@@ -40,6 +40,7 @@ from ddp_tokens.scaling import counted
 from ddp_tokens.scaling_results import write_results
 from ddp_tokens.scaling_rows import STRONG, WEAK
 from ddp_tokens.step_parts import time_parts
+from ddp_tokens.strategy_settings import DDP
 from ddp_tokens.tensors import save_tensors, weights_of
 from ddp_tokens.watching import end_with, starters_of_rank
 from ddp_tokens.working import running_alone
@@ -74,7 +75,11 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def on_cpu(experiment: Experiment) -> Experiment:
-    """Whatever device it trains on. Raises ConfigError where the CPU cannot."""
+    """Whatever device it trains on. Raises ConfigError where the CPU cannot, and for another strategy than ddp."""
+    if experiment.strategy != DDP:
+        raise ConfigError(
+            f"scaling measures DistributedDataParallel, not strategy {experiment.strategy}: set it to ddp"
+        )
     if isinstance(experiment.model, ResNet) and experiment.model.norm == "sync_batch":
         raise ConfigError(
             "scaling is measured on the CPU, which torch's SyncBatchNorm refuses: take model.norm batch or group for it"

@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any, Protocol
 
 import torch
-from torch.nn.parallel import DistributedDataParallel
 
 from ddp_tokens.corpora.rows import Row
 from ddp_tokens.distributed import sum_over_ranks
@@ -58,7 +57,7 @@ class Objective(Protocol):
 
     def accumulate(
         self,
-        model: DistributedDataParallel,
+        model: torch.nn.Module,
         batches: Sequence[Any],
         counts: Counts,
         world: World,
@@ -69,7 +68,7 @@ class Objective(Protocol):
         """Leave the gradient of the objective in each parameter's .grad, averaged over ranks."""
 
     def accumulate_means_of_ranks(
-        self, model: DistributedDataParallel, batches: Sequence[Any], counts: Counts, progress: Progress = UNWATCHED
+        self, model: torch.nn.Module, batches: Sequence[Any], counts: Counts, progress: Progress = UNWATCHED
     ) -> Left:
         """The known mistake: each rank divides by its own units."""
 
@@ -94,7 +93,7 @@ class OneLoss:
 
     def accumulate(
         self,
-        model: DistributedDataParallel,
+        model: torch.nn.Module,
         batches: Sequence[Any],
         counts: Counts,
         world: World,
@@ -107,7 +106,7 @@ class OneLoss:
         return Left((total,), (units,))
 
     def accumulate_means_of_ranks(
-        self, model: DistributedDataParallel, batches: Sequence[Any], counts: Counts, progress: Progress = UNWATCHED
+        self, model: torch.nn.Module, batches: Sequence[Any], counts: Counts, progress: Progress = UNWATCHED
     ) -> Left:
         normalize = partial(mean_of_means_loss, local_count=counts.own[0])
         total, units = accumulate(model, self.workload, batches, normalize, progress)
@@ -135,7 +134,7 @@ class SeveralTerms:
 
     def accumulate(
         self,
-        model: DistributedDataParallel,
+        model: torch.nn.Module,
         batches: Sequence[Any],
         counts: Counts,
         world: World,
@@ -149,7 +148,7 @@ class SeveralTerms:
         return self._through(model, batches, normalize, progress, precision, observe)
 
     def accumulate_means_of_ranks(
-        self, model: DistributedDataParallel, batches: Sequence[Any], counts: Counts, progress: Progress = UNWATCHED
+        self, model: torch.nn.Module, batches: Sequence[Any], counts: Counts, progress: Progress = UNWATCHED
     ) -> Left:
         def normalize(sums: Sums) -> torch.Tensor:
             means = [mean_of_means_loss(own, number) for own, number in zip(sums, counts.own, strict=True)]
@@ -159,7 +158,7 @@ class SeveralTerms:
 
     def _through(
         self,
-        model: DistributedDataParallel,
+        model: torch.nn.Module,
         batches: Sequence[Any],
         normalize: Callable[[Sums], torch.Tensor],
         progress: Progress,

@@ -131,6 +131,18 @@ def microbatches_of(window: Window, rank: int, rows: Mapping[str, Row]) -> list[
     return [[rows[row_id] for row_id in microbatch] or [rows[first].unsupervised()] for microbatch in window[rank]]
 
 
+def equally_many_microbatches(plan: Plan) -> Plan:
+    """The plan with microbatches without rows at the end of each rank that has fewer than another in that window.
+
+    Ranks that hold parts of a model wait for each other in every forward.
+    """
+    longest = [max(map(len, window)) for window in plan]
+    return [
+        [[*of_rank, *[[] for _ in range(most - len(of_rank))]] for of_rank in window]
+        for window, most in zip(plan, longest, strict=True)
+    ]
+
+
 def repartition(window: Window, world_size: int) -> Window:
     """The rows of a window, each once and in the same order, dealt to another number of ranks.
 

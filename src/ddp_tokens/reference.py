@@ -12,6 +12,7 @@ from ddp_tokens.inputs import Prepared, initial_model, read_prepared
 from ddp_tokens.layout import BY_UNIT, Layout
 from ddp_tokens.other_units import other_windows
 from ddp_tokens.plan import microbatches_of, windows_to_compare
+from ddp_tokens.strategies import gathered
 from ddp_tokens.tensors import save_tensors, weights_of
 from ddp_tokens.term_reference import references_of_terms
 from ddp_tokens.workload_trial import try_out
@@ -157,8 +158,13 @@ def gradient_of_batches(
 
 
 def gradients_of(model: torch.nn.Module) -> Gradients:
-    """Copies, by parameter name; a parameter without a gradient is left out, which a comparison then reports."""
-    return {name: p.grad.detach().clone() for name, p in model.named_parameters() if p.grad is not None}
+    """Copies, by parameter name; a parameter without a gradient is left out, which a comparison then reports. Where
+    ranks hold parts, these are put together, for which every rank calls this.
+    """
+    return {
+        name: gradient.detach().clone()
+        for name, gradient in gathered({n: p.grad for n, p in model.named_parameters() if p.grad is not None}).items()
+    }
 
 
 def named_gradients(case: str, gradients: Gradients) -> Gradients:

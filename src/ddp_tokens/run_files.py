@@ -11,6 +11,7 @@ from ddp_tokens.files import write_json_lines
 from ddp_tokens.layout import checkpoint_name
 from ddp_tokens.metrics import epoch_summaries
 from ddp_tokens.start import StartRecord, write_start
+from ddp_tokens.strategies import gathered
 from ddp_tokens.tensors import save_tensors, weights_of
 from ddp_tokens.world import World
 
@@ -42,4 +43,4 @@ def write_run(
     barrier()
     write_start(ranks, start, world.rank)
     write_json_lines(ranks / f"rank-{world.rank}.jsonl", state.rank_history)
-    save_tensors(ranks / f"state-rank-{world.rank}.safetensors", weights_of(state.model))
+    save_tensors(ranks / f"state-rank-{world.rank}.safetensors", gathered(weights_of(state.model)))

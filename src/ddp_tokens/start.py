@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-from ddp_tokens.checkpoint import TrainingState, common_document, rank_document, split_optimizer
+from ddp_tokens.checkpoint import TrainingState, common_document, content_of, rank_document, split_optimizer
 from ddp_tokens.checkpoint_files import MODEL, OPTIMIZER
 from ddp_tokens.files import read_json, sha256_of_bytes, write_json
 from ddp_tokens.generators import read_generators
 from ddp_tokens.start_files import held_digests, start_state, start_tensors
-from ddp_tokens.tensors import load_tensors, save_tensors, tensor_bytes, weights_of
+from ddp_tokens.tensors import load_tensors, save_tensors, weights_of
 from ddp_tokens.world import World
 
 
@@ -25,13 +25,15 @@ class StartRecord:
 
 
 def take_start(state: TrainingState, when_seeded: Mapping[str, str], world: World) -> StartRecord:
-    """Call right before the first update. Draws nothing. `when_seeded`: the generators' digests after seeding."""
+    """Every rank calls this, right before the first update. Draws nothing. `when_seeded`: the generators' digests after
+    seeding.
+    """
     model = weights_of(state.model)
     optimizer, scalars = split_optimizer(state)
     generators = read_generators(world.device)
     held = held_digests(
-        sha256_of_bytes(tensor_bytes(model)),
-        sha256_of_bytes(tensor_bytes(optimizer)),
+        sha256_of_bytes(content_of(model, state)),
+        sha256_of_bytes(content_of(optimizer, state)),
         common_document(state, scalars),
         rank_document(state, generators),
         generators.digests,
@@ -45,6 +47,8 @@ def take_start(state: TrainingState, when_seeded: Mapping[str, str], world: Worl
         "buffers": sorted({name for name, _ in state.model.named_buffers()} & set(model)),
         "records": {"history": len(state.history), "rank_history": len(state.rank_history)},
     }
+    if state.sharded:
+        document["sharded"] = True
     return StartRecord(document, generators.tensors)
 
 

@@ -38,7 +38,7 @@ PLAN_FIELDS = ("seed", "corpus", "steps", "batch", "accumulation", "world_size",
 OBJECTIVE_FIELDS = ("unit", "class_weights", "label_smoothing")
 MODEL_FIELDS = ("workload", "model", "device", "threads_per_rank")
 RANK_FIELDS = ("world_size", "backend", "launcher", "timeout_s")
-UPDATE_FIELDS = ("optimizer", "schedule", "use_amp", "amp_dtype", "augmentation", "workers")
+UPDATE_FIELDS = ("strategy", "optimizer", "schedule", "use_amp", "amp_dtype", "augmentation", "workers")
 TRAIN_FIELDS = tuple(
     dict.fromkeys((*PLAN_FIELDS, *OBJECTIVE_FIELDS, *MODEL_FIELDS, *RANK_FIELDS, *UPDATE_FIELDS, "train_anyway"))
 )
@@ -59,7 +59,7 @@ STEPS = {
     "prepare": _script("prepare", *PLAN_FIELDS, *OBJECTIVE_FIELDS),
     "reference": _script("reference", "seed", *MODEL_FIELDS),
     "check_loss": _script("check_loss"),
-    "gradients": Step("src/ddp_tokens/gradients.py", (*MODEL_FIELDS, *RANK_FIELDS)),
+    "gradients": Step("src/ddp_tokens/gradients.py", (*MODEL_FIELDS, *RANK_FIELDS, "strategy")),
     "check_parity": _script("check_parity", "tolerances", "model", "use_amp"),
     "check_window": _script("check_window", "world_size"),
     "check_zero_window": _script("check_zero_window"),

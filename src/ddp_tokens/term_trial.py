@@ -24,22 +24,24 @@ def try_terms(name: str, workload: Workload, model: torch.nn.Module, row: Row, d
         return sums_of_terms(workload, terms, workload.forward(model, batch), batch)[0]
 
     once, twice = sums_over(row), sums_over(row, row)
-    heavier = row.weights and sums_over(replace(row, weights=tuple(2 * weight for weight in row.weights)))
+    heavier = None
+    if row.weights is not None:
+        heavier = sums_over(replace(row, weights=tuple(2 * weight for weight in row.weights)))
     units = counted(terms, [row], counter_of_rows(workload))
     for place, (term, number) in enumerate(zip(terms, units, strict=True)):
         _require_usable(name, term, once[place], number)
         value, doubled = (float(total.detach()) for total in (once[place], twice[place]))
         expected = value if term.is_once else 2 * value
         _require(name, term, row, value, "twice", doubled, expected)
-        if heavier and term.unit == TOKEN:
+        if heavier is not None and term.unit == TOKEN:
             _require(name, term, row, value, "with its weights doubled", float(heavier[place].detach()), expected)
 
 
 def _require_usable(name: str, term: Term, total: torch.Tensor, units: float) -> None:
     if not math.isfinite(float(total.detach())):
         raise WorkloadError(
-            f"workload {name}: term '{term.name}' is {float(total.detach())} with the initial weights: mend the loss, or start "
-            "from smaller weights in build_model"
+            f"workload {name}: term '{term.name}' is {float(total.detach())} with the initial weights: mend the "
+            "loss, or start from smaller weights in build_model"
         )
     if units > 0 and not total.requires_grad:
         raise WorkloadError(

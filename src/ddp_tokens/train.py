@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.nn.parallel import DistributedDataParallel
 
 from ddp_tokens.agreement import Attempt, File, describe, input_files, require_agreement
 from ddp_tokens.checkpoint import TrainingState, load
@@ -22,7 +21,7 @@ from ddp_tokens.checkpoint_files import require_folder
 from ddp_tokens.config import Experiment
 from ddp_tokens.determinism import make_deterministic, seed_rank
 from ddp_tokens.disagreement import CHECKPOINT
-from ddp_tokens.distributed import agreed_launch, claim_device, largest_over_ranks, process_group, wrap_for_ddp
+from ddp_tokens.distributed import agreed_launch, claim_device, largest_over_ranks, process_group
 from ddp_tokens.errors import CheckpointError
 from ddp_tokens.event_files import require_tensorboard
 from ddp_tokens.files import sha256, write_json
@@ -40,6 +39,7 @@ from ddp_tokens.run_files import write_run
 from ddp_tokens.start import StartRecord, take_start
 from ddp_tokens.steps import code_of, code_of_training, dump
 from ddp_tokens.stopping import Stop, Stopped, end_on_signals, stop_on_signals
+from ddp_tokens.strategies import wrap
 from ddp_tokens.telling import Telling
 from ddp_tokens.trainer import How, build_optimizer, how_of, state_of, train
 from ddp_tokens.training_log import Course, log_on_terminal, logged_in, text_log
@@ -161,7 +161,7 @@ class Begun:
     """A new process's model and state. `when_seeded`: digests of the generators before the model was built."""
 
     workload: Workload
-    model: DistributedDataParallel
+    model: torch.nn.Module
     state: TrainingState
     when_seeded: Mapping[str, str]
     how: How
@@ -173,8 +173,8 @@ def begin(experiment: Experiment, prepared: Prepared, initial: Path, world: Worl
     seed_rank(experiment.seed, world.rank)
     when_seeded = read_generators(world.device).digests
     bare = initial_model(experiment, workload, prepared.shape, initial, world.device, torch.float32)
-    model = wrap_for_ddp(bare)
-    optimizer = build_optimizer(model, experiment.optimizer)
+    model = wrap(bare, experiment.strategy)
+    optimizer = build_optimizer(model, experiment.optimizer, experiment.strategy)
     how = how_of(experiment, optimizer, prepared.windows_per_epoch, world.device)
     return Begun(workload, model, state_of(bare, optimizer, how), when_seeded, how)
 

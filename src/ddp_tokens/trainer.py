@@ -6,32 +6,31 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.nn.parallel import DistributedDataParallel
 
 from ddp_tokens.checkpoint import TrainingState
 from ddp_tokens.config import Experiment, Optimizer, Sgd
 from ddp_tokens.corpora.rows import Row, supervised_positions
-from ddp_tokens.distributed import share_buffers
 from ddp_tokens.errors import DivergedError
 from ddp_tokens.loading import Batches, Loading, windows_of_rank
 from ddp_tokens.objectives import objective_of
 from ddp_tokens.plan import Plan, microbatches_of
 from ddp_tokens.precision import Precision, precision_of
-from ddp_tokens.progress import DATA, OPTIMIZER, UNWATCHED, Progress
+from ddp_tokens.progress import DATA, UNWATCHED, Progress
 from ddp_tokens.schedule import Schedule, schedule_of
 from ddp_tokens.start_files import SCALER, SCHEDULE
+from ddp_tokens.strategies import optimizer_of, share_buffers, updating
+from ddp_tokens.strategy_settings import DDP
+from ddp_tokens.tensors import whole
 from ddp_tokens.workloads import Workload, counter
 from ddp_tokens.world import World
 
 
-def build_optimizer(model: torch.nn.Module, settings: Optimizer) -> torch.optim.Optimizer:
+def build_optimizer(model: torch.nn.Module, settings: Optimizer, strategy: str = DDP) -> torch.optim.Optimizer:
+    """For the wrapped model."""
+    common = {"lr": settings.lr, "weight_decay": settings.weight_decay}
     if isinstance(settings, Sgd):
-        return torch.optim.SGD(
-            model.parameters(), lr=settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay
-        )
-    return torch.optim.AdamW(
-        model.parameters(), lr=settings.lr, betas=settings.betas, eps=settings.eps, weight_decay=settings.weight_decay
-    )
+        return optimizer_of(model, torch.optim.SGD, common | {"momentum": settings.momentum}, strategy)
+    return optimizer_of(model, torch.optim.AdamW, common | {"betas": settings.betas, "eps": settings.eps}, strategy)
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ def state_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer, how: How)
 
 
 def train(
-    model: DistributedDataParallel,
+    model: torch.nn.Module,
     state: TrainingState,
     workload: Workload,
     plan: Plan,
@@ -112,7 +111,7 @@ def train(
         _require_finite("loss", sum(losses), step, how.precision.dtype == torch.float16)
         record = {"step": step} | objective.record(losses, counts)
         record |= _Right.told(of_positions, record["units"])
-        with progress.spent(OPTIMIZER):
+        with updating(model, state.optimizer, progress):
             record |= _update(model, state.optimizer, how, step)
         if step == until:
             share_buffers(model)
@@ -149,7 +148,7 @@ class _Right:
         return {"correct": correct} | ({"counted": counted} if counted != units else {})
 
 
-def _update(model: DistributedDataParallel, optimizer: torch.optim.Optimizer, how: How, step: int) -> dict[str, Any]:
+def _update(model: torch.nn.Module, optimizer: torch.optim.Optimizer, how: How, step: int) -> dict[str, Any]:
     """What the record tells of it. An overflow on one rank is in the gradient of all, so all skip the same update."""
     scaler, told = how.precision.scaler, {}
     if how.schedule is not None:
@@ -171,14 +170,14 @@ def _update(model: DistributedDataParallel, optimizer: torch.optim.Optimizer, ho
     return told
 
 
-def _clip(model: DistributedDataParallel, clip_norm: float | None) -> float:
+def _clip(model: torch.nn.Module, clip_norm: float | None) -> float:
     """The norm before clipping; 0 where nothing is clipped.
 
     After the averaging every rank holds the same bits, and so decides alike.
     """
     if clip_norm is None:
         return 0.0
-    return float(torch.nn.utils.clip_grad_norm_(model.parameters(), clip_norm))
+    return float(whole(torch.nn.utils.clip_grad_norm_(model.parameters(), clip_norm)))
 
 
 def _require_finite(name: str, value: float, step: int, in_float16: bool = False) -> None:

@@ -5,17 +5,16 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from torch.nn.parallel import DistributedDataParallel
 
 from ddp_tokens.corpora.rows import Row, supervised_in
 from ddp_tokens.distributed import denominator_over_ranks, sum_over_ranks
 from ddp_tokens.errors import EmptyWindowError, WorkloadError
 from ddp_tokens.precision import Precision
 from ddp_tokens.progress import BACKWARD, FORWARD, REDUCING_BACKWARD, UNWATCHED, Progress
+from ddp_tokens.strategies import GATHERING_BACKWARD, GATHERING_FORWARD, gathers, reduction_of, unsynchronized
 from ddp_tokens.workloads import Workload, require_same_units
 from ddp_tokens.world import World
 
-REDUCTION = "all-reduce of the gradients"
 BUFFERS = "forward, with the broadcast of the buffers"
 FULL = Precision()
 # Of a microbatch, from outputs and batch: the sums of its losses, and the units of each.
@@ -44,7 +43,7 @@ def count_window(microbatches: Sequence[Sequence[Row]], window: str, device: str
 
 
 def accumulate(
-    model: DistributedDataParallel,
+    model: torch.nn.Module,
     workload: Workload,
     batches: Sequence[Any],
     normalize: Callable[[torch.Tensor], torch.Tensor],
@@ -70,7 +69,7 @@ def accumulate(
 
 
 def accumulate_sums(
-    model: DistributedDataParallel,
+    model: torch.nn.Module,
     workload: Workload,
     summed: Summed,
     batches: Sequence[Any],
@@ -81,6 +80,7 @@ def accumulate_sums(
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """The same of any number of sums, which `summed` makes of a microbatch and `normalize` of all of them one loss.
 
+    `model`: as strategies.wrap gives it. Where it is sharded, all ranks need equally many batches.
     Where `precision` scales losses, the gradient is scaled too. `observe` is shown each microbatch's outputs and batch.
     Forward and backward both stand inside no_sync: DDP decides in forward whether the next backward synchronizes.
     """
@@ -89,13 +89,13 @@ def accumulate_sums(
     for index, batch in enumerate(batches):
         is_last = index == len(batches) - 1
         progress.begins_microbatch(index + 1)
-        with nullcontext() if is_last else model.no_sync():
+        with nullcontext() if is_last else unsynchronized(model):
             with _going_forward(model, index, progress), precision.autocast():
                 outputs = workload.forward(model, batch)
                 sums, units_of_batch = summed(outputs, batch)
             for loss in sums:
                 _require_precise(loss, precision, "loss_terms" if hasattr(workload, "TERMS") else "loss_sum")
-            with progress.entered(REDUCTION, REDUCING_BACKWARD) if is_last else progress.spent(BACKWARD):
+            with _going_backward(model, is_last, progress):
                 precision.scaler.scale(normalize(sums)).backward()
         observe(outputs, batch)
         losses.append(tuple(loss.detach() for loss in sums))
@@ -115,9 +115,17 @@ def _require_precise(loss: torch.Tensor, precision: Precision, function: str) ->
 
 def _going_forward(model: torch.nn.Module, index: int, progress: Progress) -> AbstractContextManager[None]:
     """Where a model has buffers, DDP broadcasts them in the first forward after a synchronizing backward."""
+    if gathers(model):
+        return progress.entered(GATHERING_FORWARD, FORWARD)
     if index == 0 and next(model.buffers(), None) is not None:
         return progress.entered(BUFFERS, FORWARD)
     return progress.spent(FORWARD)
+
+
+def _going_backward(model: torch.nn.Module, is_last: bool, progress: Progress) -> AbstractContextManager[None]:
+    if is_last:
+        return progress.entered(reduction_of(model), REDUCING_BACKWARD)
+    return progress.entered(GATHERING_BACKWARD, BACKWARD) if gathers(model) else progress.spent(BACKWARD)
 
 
 def sums_of_window(

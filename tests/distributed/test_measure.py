@@ -155,6 +155,13 @@ def test_a_norm_that_the_cpu_cannot_compute_is_refused_in_one_sentence():
         on_cpu(wrong)
 
 
+@pytest.mark.parametrize("strategy", ["fsdp2", "zero1"])
+def test_another_strategy_is_not_measured_as_if_it_were_ddp(strategy):
+    said = f"scaling measures DistributedDataParallel, not strategy {strategy}: set it to ddp"
+    with pytest.raises(ConfigError, match=said):
+        on_cpu(Experiment(name="x", strategy=strategy))
+
+
 def test_times_are_positive_but_for_the_difference_of_two(measured):
     rows = read_json_lines(measured.at.timings)
     assert all(row["compute_s"] > 0 for row in rows)

@@ -123,6 +123,12 @@ WRONG_TYPES_AND_RANGES = {
     "model: {kind: resnet, norm: layer}": "field 'model.norm': Input should be 'batch', 'sync_batch' or 'group'",
     "model: {kind: resnet, groups: 0}": "field 'model.groups'",
     "model: {kind: resnet, norm: group, stages: [8, 12]}": "groups 8 must divide the channels of every stage, [8, 12]",
+    "strategy: zero2": "field 'strategy': Input should be 'ddp', 'fsdp2' or 'zero1' (got 'zero2')",
+    "{strategy: fsdp2, world_size: 1}": "strategy fsdp2 needs world_size 2 or more: one rank has nobody to share with",
+    "{strategy: fsdp2, use_amp: true, amp_dtype: float16}": "strategy fsdp2 does not go with float16, whose losses are "
+    "scaled: each rank would look for an overflow in its own part of the gradient; set amp_dtype to bfloat16",
+    "{strategy: fsdp2, workload: images, corpus: {kind: images}, model: {kind: resnet}}": "strategy fsdp2 sends no "
+    "buffers, and model.norm batch keeps running statistics, which would differ between ranks: set model.norm to group",
     "optimizer: {lr: 0}": "field 'optimizer.lr'",
     "optimizer: {lr: fast}": "field 'optimizer.lr'",
     "optimizer: {lr: .nan}": "field 'optimizer.lr'",

@@ -16,6 +16,7 @@ from ddp_tokens.plan import (
     BY_LENGTH,
     counts_per_rank,
     dealt,
+    equally_many_microbatches,
     make_epochs,
     make_plan,
     make_shard,
@@ -410,6 +411,13 @@ def test_a_rank_without_a_row_computes_one_that_does_not_count():
 def test_a_rank_without_a_row_makes_a_window_the_most_unequal():
     rows = {row_id: make_row(row_id, 4) for row_id in "abc"}
     assert windows_to_compare([[[["b"]], [["c"]]], LEFT_OVER], rows) == {"first": 0, "most_unequal": 1}
+
+
+def test_ranks_that_wait_in_every_forward_get_equally_many_microbatches():
+    """Those without rows come last, each window has its own number, and plans with equal numbers stay as they are."""
+    plan = [[[["a"], ["b"], ["c"]], [["d"]], [[]]], [[["e"]], [["f"]], [["g"]]]]
+    assert equally_many_microbatches(plan) == [[[["a"], ["b"], ["c"]], [["d"], [], []], [[], [], []]], plan[1]]
+    assert plan[0][1] == [["d"]]
 
 
 def test_a_window_with_a_rank_without_rows_is_dealt_anew():

@@ -412,6 +412,7 @@ def test_without_its_settings_no_control_is_believed(configs):
         ("momentum: 0.9", "momentum: 0.0", "field 'optimizer.momentum' must be above 0"),
         ("world_size: 2", "world_size: 3", "field 'world_size' must be 2"),
         ("accumulation: 2", "accumulation: 1", "field 'accumulation' must be 2 or more"),
+        ("accumulation: 2", "accumulation: 2\nstrategy: zero1", "field 'strategy' must be ddp: what is known"),
         ("interrupt_at: 3", "interrupt_at: 4", "field 'steps' must be 3 or more above interrupt_at"),
         ("max_length: 128", "max_length: 64", "field 'corpus.max_length' must be 128 or more"),
         ("timeout_s: 60", "device: cuda", "field 'device' must be cpu"),

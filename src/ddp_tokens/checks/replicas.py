@@ -22,6 +22,7 @@ WEIGHTS_DIFFER_AT_START = "weights_differ_at_start"
 RANKS_DRIFT_APART = "ranks_drift_apart"
 BUFFERS_DRIFT_APART = "buffers_drift_apart"
 NOTHING_TO_COMPARE = " (one rank: there is nothing to compare)"
+GATHERED = " (each rank holds parts of the parameters: compared is what each has gathered from all)"
 # The criterion of the exercise that is measured. Every rank applies the same averaged gradient to the same weights, so
 # 0 is what is due: `bit_equal` says whether it is reached, and decides nothing.
 ATOL = 1e-5
@@ -41,6 +42,7 @@ def _check_run(run: str, folder: Path) -> Verdict:
     starts = [folder / "ranks" / start_state(rank) for rank in range(world_size)]
     documents = [read_json(path) for path in starts]
     models_at_start = {document["held"][MODEL] for document in documents}
+    sharded = any(document.get("sharded") for document in documents)  # then each holds another part of one model
     buffers = set(documents[0]["buffers"])
     difference, largest, only_buffers = None, 0.0, True
     for rank, other in enumerate(others, start=1):
@@ -54,17 +56,18 @@ def _check_run(run: str, folder: Path) -> Verdict:
         expected=PASS if others else INCONCLUSIVE,
         outcome=outcome(difference is None and bool(first)) if others else INCONCLUSIVE,
         criterion="every rank's parameters and buffers equal those of rank 0, bit for bit"
+        + GATHERED * sharded
         + ("" if others else NOTHING_TO_COMPARE),
         observed={
             "ranks": len(paths),
             "tensors": len(first),
             "buffers": len(buffers),
             "max_abs_difference": largest,
-            "different_models_at_start": len(models_at_start),
+            **({} if sharded else {"different_models_at_start": len(models_at_start)}),
         },
         evidence=digests([*paths, *starts]),
         first_difference=difference,
-        diagnosis=_diagnosis(len(models_at_start), only_buffers) if difference else (),
+        diagnosis=_diagnosis(1 if sharded else len(models_at_start), only_buffers) if difference else (),
     )
 
 

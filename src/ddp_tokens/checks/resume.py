@@ -8,7 +8,7 @@ from typing import Any
 from ddp_tokens import checkpoint_files as names
 from ddp_tokens.checks import resume_diagnosis as diagnosis
 from ddp_tokens.checks.resume_ranks import same_end, same_rows, same_start
-from ddp_tokens.checks.tensor_files import first_bit_difference, max_abs_difference, read_arrays
+from ddp_tokens.checks.tensor_files import first_bit_difference, max_abs_difference, read_whole
 from ddp_tokens.checks.verdict import FAIL, INCONCLUSIVE, PASS, Verdict, outcome
 from ddp_tokens.errors import CheckpointError
 from ddp_tokens.files import digests, read_json, read_json_lines
@@ -102,7 +102,7 @@ def _fields(entries: Iterable[Mapping[str, Any]]) -> str:
 def _moved(before: Path, after: Path) -> Verdict:
     """Equality would prove nothing if the weights had stood still between the interruption and the end."""
     paths = [before / names.MODEL, after / names.MODEL]
-    left, right = (read_arrays(path) for path in paths)
+    left, right = (read_whole(path) for path in paths)
     both = sorted(set(left) & set(right))
     still = [name for name in both if left[name].tobytes() == right[name].tobytes()]
     return Verdict(
@@ -115,7 +115,7 @@ def _moved(before: Path, after: Path) -> Verdict:
             "parameters": len(both),
             "unmoved": len(still),
         },
-        evidence=digests(paths),
+        evidence=digests(part for path in paths for part in names.parts_of(path)),
         first_difference={"parameter": still[0]} if still else None,
     )
 
@@ -123,7 +123,7 @@ def _moved(before: Path, after: Path) -> Verdict:
 def _same_tensors(case: str, file: str, resumed: Path, continuous: Path) -> Verdict:
     """An optimizer without momentum keeps no tensor: then there is nothing that a resume could lose, or prove."""
     paths = [resumed / file, continuous / file]
-    left, right = (read_arrays(path) for path in paths)
+    left, right = (read_whole(path) for path in paths)
     difference = first_bit_difference(left, right)
     empty = not left and not right
     return Verdict(
@@ -138,7 +138,7 @@ def _same_tensors(case: str, file: str, resumed: Path, continuous: Path) -> Verd
             "max_abs_difference": max_abs_difference(left, right),
             "largest_value": max((float(abs(array).max()) for array in right.values() if array.size), default=0.0),
         },
-        evidence=digests(paths),
+        evidence=digests(part for path in paths for part in names.parts_of(path)),
         first_difference=difference,
     )
 

@@ -6,7 +6,7 @@ from typing import Any
 from ddp_tokens import checkpoint_files as names
 from ddp_tokens.checks import resume_diagnosis as diagnosis
 from ddp_tokens.checks.resume_diagnosis import Held
-from ddp_tokens.checks.tensor_files import first_bit_difference, read_arrays
+from ddp_tokens.checks.tensor_files import first_bit_difference, read_arrays, read_whole
 from ddp_tokens.checks.verdict import PASS, Verdict, outcome
 from ddp_tokens.errors import EvidenceError
 from ddp_tokens.files import digests, read_json
@@ -110,9 +110,12 @@ def _in_checkpoint(directory: Path, rank: int) -> Held:
     common, rank_part = read_json(directory / names.COMMON), read_json(directory / names.rank_state(rank))
     arrays = read_arrays(directory / names.rank_tensors(rank))
     generators = generator_digests(rank_part, arrays)
-    held = held_digests(recorded[names.MODEL], recorded[names.OPTIMIZER], common, rank_part, generators)
+    weights, optimizer = (
+        recorded.get(name) or recorded[names.rank_part(name, rank)] for name in (names.MODEL, names.OPTIMIZER)
+    )
+    held = held_digests(weights, optimizer, common, rank_part, generators)
     records = {part: len(of_part) for part, of_part in _histories(directory, rank).items()}
-    return Held(held, arrays, len(read_arrays(directory / names.OPTIMIZER)), records)
+    return Held(held, arrays, len(read_whole(directory / names.OPTIMIZER)), records)
 
 
 def _histories(directory: Path, rank: int) -> dict[str, Any]:

@@ -1,14 +1,17 @@
 """Tensors read as arrays: no check needs torch."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy
 from numpy.typing import NDArray
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file
 
+from ddp_tokens.checkpoint_files import OFFSETS, SHARDING, parts_of
 from ddp_tokens.errors import EvidenceError
+from ddp_tokens.files import from_json
 
 
 def read_arrays(path: Path | str) -> dict[str, NDArray[Any]]:
@@ -20,6 +23,44 @@ def read_arrays(path: Path | str) -> dict[str, NDArray[Any]]:
     except SafetensorError as error:
         raise EvidenceError(f"{path} is not a whole safetensors file ({error}); make it again") from None
     return arrays
+
+
+def read_whole(path: Path) -> dict[str, NDArray[Any]]:
+    """The arrays of a file or, where ranks have written parts of them beside its name, these put together.
+
+    Raises EvidenceError, naming a file, as read_arrays, and where the parts do not make a whole.
+    """
+    if path.is_file() or not parts_of(path):
+        return read_arrays(path)
+    pieces: dict[str, list[tuple[list[int], NDArray[Any]]]] = {}
+    for part in parts_of(path):
+        arrays, places = read_arrays(part), _places(part)
+        for name, array in arrays.items():
+            pieces.setdefault(name, []).append((places.get(name, [0] * array.ndim), array))
+    return {name: _put_together(path, name, of_name) for name, of_name in pieces.items()}
+
+
+def _places(part: Path) -> dict[str, list[int]]:
+    """By name, where in the whole the values of a rank's file begin."""
+    try:
+        with safe_open(part, "numpy") as file:
+            told = from_json((file.metadata() or {})[SHARDING])
+        return {name: [int(place) for place in of_name[OFFSETS]] for name, of_name in told.items()}
+    except (KeyError, TypeError, ValueError) as error:
+        raise EvidenceError(f"{part} does not say where its values belong ({error}); make it again") from None
+
+
+def _put_together(path: Path, name: str, pieces: Sequence[tuple[list[int], NDArray[Any]]]) -> NDArray[Any]:
+    first = pieces[0][1]
+    shape = [max(place[axis] + piece.shape[axis] for place, piece in pieces) for axis in range(first.ndim)]
+    if sum(piece.size for _, piece in pieces) != numpy.prod(shape, dtype=int):
+        raise EvidenceError(
+            f"{path.parent}: the ranks' parts of {path.name} do not make a whole of {name}; make it again"
+        )
+    whole = numpy.empty(shape, first.dtype)
+    for place, piece in pieces:
+        whole[tuple(slice(at, at + size) for at, size in zip(place, piece.shape, strict=True))] = piece
+    return whole
 
 
 def first_bit_difference(left: Mapping[str, NDArray[Any]], right: Mapping[str, NDArray[Any]]) -> dict[str, Any] | None:
