@@ -93,5 +93,5 @@ def _reader_of(path: Path) -> tuple[Any, Any]:
     reader.fs.ls = lambda _: files
     try:
         return reader, reader.read_metadata()
-    except (SafetensorError, ValueError, KeyError) as error:
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
         raise EvidenceError(f"{path.parent} holds a damaged part of {path.stem} ({error}); make it again") from None

@@ -16,11 +16,11 @@ from ddp_tokens.checks.checkpoints import check_checkpoints
 from ddp_tokens.checks.tensor_files import read_whole
 from ddp_tokens.checks.verdict import diagnosis_of
 from ddp_tokens.evaluation import evaluate_checkpoint
-from ddp_tokens.files import read_json, sha256, write_json
+from ddp_tokens.files import read_json, read_json_lines, sha256, write_json
 from ddp_tokens.tensors import load_whole
 from ddp_tokens.world import World
 from tests.distributed.ranks import run_ranks
-from tests.distributed.tiny import INTERRUPT_AT, STEPS, Tiny, prepared, train_as_program
+from tests.distributed.tiny import INTERRUPT_AT, SETTINGS, STEPS, Tiny, prepared, train_as_program
 
 ADAMW = {
     "optimizer": {"kind": "adamw", "lr": 0.01, "clip_norm": 0.5},
@@ -74,6 +74,21 @@ def test_a_resumed_run_is_the_continuous_one(trained_with, strategy, world_size,
     assert {name: sha256(resumed / name) for name in names} == {name: sha256(continuous / name) for name in names}
     assert [verdict.outcome for verdict in tiny.replica_verdicts()] == ["pass"] * 3
     assert [verdict.first_difference for verdict in check_checkpoints([*ends(tiny), tiny.interrupted])] == [None] * 3
+
+
+@pytest.mark.parametrize("strategy", ["fsdp2", "zero1"])
+def test_windows_in_which_ranks_have_unequally_many_microbatches_are_trained_on(trained_with, strategy):
+    """43 rows are 22 and 21 for two ranks: 9 and 9, 9 and 9, then 4 and 3, in microbatches of 3 two and one."""
+    uneven = {"corpus": SETTINGS["corpus"] | {"train": 43}, "sharding": "by_epoch", "batch": 3, "accumulation": 3}
+    tiny = trained_with(strategy, 2, **uneven)
+    plan = read_json(tiny.at.plan)["plan"]
+    assert [[len(of_rank) for of_rank in window] for window in plan] == [[3, 3], [3, 3], [2, 1]] * 2
+    assert {verdict.outcome for verdict in tiny.resume_verdicts().values()} == {"pass"}
+    history = read_json_lines(tiny.at.run("continuous") / "ranks" / "rank-1.jsonl")
+    assert [len(record["rows"]) for record in history] == [3, 3, 2 if strategy == "fsdp2" else 1] * 2
+    assert [record["rows"][: len(window[1])] for record, window in zip(history, plan, strict=True)] == [
+        window[1] for window in plan
+    ]
 
 
 def test_zero1_makes_the_updates_of_ddp_bit_for_bit(trained_with):

@@ -1,6 +1,6 @@
 """Tensors read as arrays: no check needs torch."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,18 +34,19 @@ def read_whole(path: Path) -> dict[str, NDArray[Any]]:
         return read_arrays(path)
     pieces: dict[str, list[tuple[list[int], NDArray[Any]]]] = {}
     for part in parts_of(path):
-        arrays, places = read_arrays(part), _places(part)
+        arrays = read_arrays(part)
+        places = _places(part, arrays)
         for name, array in arrays.items():
-            pieces.setdefault(name, []).append((places.get(name, [0] * array.ndim), array))
+            pieces.setdefault(name, []).append((places[name], array))
     return {name: _put_together(path, name, of_name) for name, of_name in pieces.items()}
 
 
-def _places(part: Path) -> dict[str, list[int]]:
-    """By name, where in the whole the values of a rank's file begin."""
+def _places(part: Path, names: Iterable[str]) -> dict[str, list[int]]:
+    """Where in the whole the values of a rank's file begin."""
     try:
         with safe_open(part, "numpy") as file:
             told = from_json((file.metadata() or {})[SHARDING])
-        return {name: [int(place) for place in of_name[OFFSETS]] for name, of_name in told.items()}
+        return {name: [int(place) for place in told[name][OFFSETS]] for name in names}
     except (KeyError, TypeError, ValueError) as error:
         raise EvidenceError(f"{part} does not say where its values belong ({error}); make it again") from None
 
