@@ -131,7 +131,9 @@ def diagnose(
     if fitting:
         return _concluded(best, fitting)
     by_unit = _of_another_unit(observed, facts, others or {}, allowed, length)
-    return by_unit or _scaled(observed, reference, allowed, length, best)
+    if by_unit is not None:
+        return replace(by_unit, figures=by_unit.figures | _next_best(best, ()))
+    return _scaled(observed, reference, allowed, length, best)
 
 
 def _of_another_unit(
