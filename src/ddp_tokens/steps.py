@@ -125,9 +125,14 @@ def read_settings(path: Path | str) -> Experiment:
 def dump(experiment: Experiment) -> dict[str, Any]:
     """The fields that a view holds, as plain JSON values."""
     return {
-        name: value.model_dump(mode="json") if hasattr(value, "model_dump") else value
+        name: value.model_dump(mode="json") if hasattr(value, "model_dump") else _plain(value)
         for name, value in sorted(experiment.__dict__.items())
     }
+
+
+def _plain(value: Any) -> Any:
+    """Of a field: as it is when it has been read back from JSON."""
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _field_type(name: str) -> TypeAdapter[Any]:

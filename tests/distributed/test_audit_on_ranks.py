@@ -75,6 +75,54 @@ def test_an_audited_run_ends_in_the_bits_of_one_that_is_not(tmp_path, world_size
         assert found["outcome"] == "pass", "dropout is drawn again as it was"
 
 
+CLASS_WEIGHTS = torch.linspace(0.1, 2.3, audited.WORDS)
+
+
+def weighted_sum(outputs: Any, batch: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+    """CrossEntropyLoss with class weights divides by their sum."""
+    labels = batch["labels"].flatten()
+    weights = CLASS_WEIGHTS.to(outputs.dtype)
+    total = nn.functional.cross_entropy(
+        outputs.flatten(0, 1), labels, weights, ignore_index=audited.IGNORED, reduction="sum"
+    )
+    return total, weights[labels[labels != audited.IGNORED]].sum()
+
+
+class Weighted(Loop):
+    def __init__(self, world: World, right: bool) -> None:
+        super().__init__(world)
+        self.right = right
+
+    def scale_of(self, window: int) -> Any:
+        of_ranks = [self.batches(rank, window) for rank in range(self.world.size)]
+        sums = [
+            sum(float(CLASS_WEIGHTS[labels[labels != audited.IGNORED]].sum()) for _, labels in of_rank)
+            for of_rank in of_ranks
+        ]
+        if self.right:
+            return lambda units: self.world.size / sum(sums)
+        return lambda units: 1 / sums[self.world.rank]
+
+    def forward(self, tokens: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        return weighted_sum(self.model(tokens, labels=labels), {"labels": labels})
+
+
+def weighted(world: World) -> dict[str, Any]:
+    return run_cases(
+        world, {str(right): lambda w, right=right: Weighted(w, right).audited(weighted_sum) for right in (True, False)}
+    )
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_class_weights_are_in_the_denominator(tmp_path, world_size):
+    """Sums of weights that are no whole numbers; the mean that each rank makes of its own is named."""
+    found, *_ = run_ranks(weighted, world_size, tmp_path)
+    assert found["True"]["outcome"] == "pass"
+    assert found["False"]["outcome"] == "fail"
+    assert found["False"]["diagnosis"] == ["mean_of_means"]
+    assert found["True"]["seen"][0]["units"][0][0] % 1, "no whole number"
+
+
 def formulas(world: World) -> dict[str, Any]:
     cases: dict[str, Case] = {way: lambda w, way=way: Loop(w, way=way).audited() for way in WAYS}
     return run_cases(world, cases)

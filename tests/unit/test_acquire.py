@@ -112,6 +112,23 @@ def test_own_rows_are_listed_with_their_digest(project, capsys, tmp_path):
     )
 
 
+def test_a_folder_of_rows_is_listed_as_it_is_locked(project, capsys):
+    for number in range(2):
+        lines = (record(f"{split}{i}{number}", split) for split in ("train", "test") for i in range(8))
+        Path("data").mkdir(exist_ok=True)
+        write_lines(Path(f"data/{number}.jsonl"), *lines)
+    own_rows("mine", "data")
+    lock = read_json(prepared("mine"))
+    size = sum(path.stat().st_size for path in Path("data").iterdir())
+    assert run(capsys)[1]["mine"] == ["data", "in the project", f"{size:,}", lock["source_sha256"], "from this"]
+    experiment = load_experiment("config/mine.yaml")
+    assert acquire.source_files_of(experiment.corpus) == [Path("data/0.jsonl"), Path("data/1.jsonl")]
+    Path("data/1.jsonl").unlink()
+    code, _, _, problems = run(capsys)
+    assert code == 1
+    assert "data has changed since prepare" in problems[0]
+
+
 def test_a_link_counts_by_where_it_leads(project, capsys, tmp_path):
     rows_file(tmp_path / "outside.jsonl")
     (project / "rows.jsonl").symlink_to("../outside.jsonl")

@@ -1,5 +1,7 @@
 """What a run's identity holds; runs themselves need ranks and are in tests/distributed and tests/workflow."""
 
+import json
+
 import pytest
 import torch
 
@@ -28,6 +30,12 @@ def identity(at, step="interrupt", **changes):
 
 def test_interrupted_and_resumed_run_have_the_same_identity(at):
     assert identity(at, "interrupt") == identity(at, "resume") == identity(at, "continuous")
+
+
+def test_it_is_the_same_when_it_comes_out_of_a_checkpoint(at):
+    """As JSON, where a tuple becomes a list: otherwise no run with class weights could be resumed."""
+    here = identity(at, class_weights=(1.0, 0.5, 2.0, 1.0))
+    assert json.loads(json.dumps(here)) == here
 
 
 DIFFERENT = {"seed": 3, "batch": 1, "threads_per_rank": 2, "world_size": 4, "steps": 5, "optimizer": {"lr": 0.5}}

@@ -97,7 +97,7 @@ def test_the_archive_takes_it_along(project, tmp_path, monkeypatch, archived_con
     """As source, since `new` writes into one of the project's own folders."""
     shutil.copytree(archived_controls, project / "results" / "controls", dirs_exist_ok=True)
     monkeypatch.chdir(project)
-    build(project, "results/demo/environment.json")
+    build(project, "results/demo/environment.json", "results/demo/figures/tokens.png")
     experiment, controls = (load_experiment(f"config/{name}.yaml") for name in ("demo", "controls"))
     path = tmp_path / "demo.zip"
     make_archive(path, Project(project, project / "results"), experiment, controls, 256)

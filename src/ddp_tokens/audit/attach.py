@@ -86,7 +86,7 @@ class Listener:
         self._optimizer = None if optimizer is None else torch_optimizer(optimizer)
         self._other_steps = 0
         self._most = 0
-        self._previous_units: int | None = None
+        self._previous_units: float | None = None
         if self._optimizer is not None:
             self._require_shared(self._optimizer)
         self.recorder = Recorder(

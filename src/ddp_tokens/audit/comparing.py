@@ -17,7 +17,7 @@ CHUNK = 2**20
 class Comparison:
     """Takes one parameter after another, so that the gradient of a sharded one need not be kept."""
 
-    def __init__(self, exact: Replayed, native: Gradients, denominator: int) -> None:
+    def __init__(self, exact: Replayed, native: Gradients, denominator: float) -> None:
         self._exact, self._native, self._denominator = exact, native, denominator
         self.narrow = sorted(exact.narrow)
         self.reference: dict[str, float] = {}

@@ -11,7 +11,7 @@ from ddp_tokens.errors import AuditError
 SAME = 1e-3
 
 
-def require_sum(loss_sum: LossSum, outputs: Any, batch: Any, rows: int, total: float, units: int) -> bool:
+def require_sum(loss_sum: LossSum, outputs: Any, batch: Any, rows: int, total: float, units: float) -> bool:
     """Raises AuditError for a mean. False where it cannot be told: rows cannot be doubled, or are not counted anew."""
     try:
         if not any(tensor.dim() and len(tensor) == rows for tensor in pack(outputs, "the output")[1]):

@@ -13,13 +13,15 @@ from ddp_tokens.errors import AuditError
 NUMBERS = (int, float, numpy.number)
 
 
-def evaluated(loss_sum: LossSum, outputs: Any, batch: Any) -> tuple[float, int]:
+def evaluated(loss_sum: LossSum, outputs: Any, batch: Any) -> tuple[float, float]:
     total, units = summed(loss_sum, outputs, batch)
     return float(total.detach().double()), units
 
 
-def summed(loss_sum: LossSum, outputs: Any, batch: Any) -> tuple[torch.Tensor, int]:
-    """Raises AuditError where `loss_sum` fails, or returns something else than a scalar tensor and a whole number."""
+def summed(loss_sum: LossSum, outputs: Any, batch: Any) -> tuple[torch.Tensor, float]:
+    """Raises AuditError where `loss_sum` fails, or returns something else than a scalar tensor and their
+    number, or the sum of their weights.
+    """
     name = getattr(loss_sum, "__name__", type(loss_sum).__name__)
     try:
         returned = loss_sum(outputs, batch)
@@ -33,22 +35,26 @@ def summed(loss_sum: LossSum, outputs: Any, batch: Any) -> tuple[torch.Tensor, i
         ) from error
     total, units = returned if isinstance(returned, tuple | list) and len(returned) == 2 else (returned, None)
     is_scalar = isinstance(total, torch.Tensor) and total.numel() == 1
-    number = _whole_number(units)
+    number = _number(units)
     if not is_scalar or number is None:
         shape = f" of shape {tuple(total.shape)}" if isinstance(total, torch.Tensor) else ""
         count = "no number" if units is None else f"{units!r}" if isinstance(units, NUMBERS) else _kind(units)
         raise AuditError(
             f"loss_sum {name} returns a {type(total).__name__}{shape} and {count}: let it return the sum of the "
-            "losses, a scalar tensor, and how many supervised units it is the sum of"
+            "losses, a scalar tensor, and how many supervised units it is the sum of, or the sum of their weights"
         )
     return total.reshape(()), number
 
 
-def _whole_number(value: Any) -> int | None:
-    """Of a number of Python or numpy, or a tensor of one."""
+def _number(value: Any) -> float | None:
+    """Of a number of Python or numpy, or a tensor of one that does not depend on the weights; an int if it is whole."""
+    if isinstance(value, torch.Tensor) and value.requires_grad:
+        return None
     is_one = isinstance(value, NUMBERS) or (isinstance(value, torch.Tensor) and value.numel() == 1)
     number = float(value) if is_one else -1.0
-    return int(number) if math.isfinite(number) and number >= 0 and number == int(number) else None
+    if not math.isfinite(number) or number < 0:
+        return None
+    return int(number) if number == int(number) else number
 
 
 def _kind(value: Any) -> str:

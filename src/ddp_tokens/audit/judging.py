@@ -190,7 +190,7 @@ def _residual_if_not_cleared(compared: Compared, reference: Arrays, allowed: Nor
 def _require_sums(facts: WindowFacts, compared: Compared, allowed: Norms) -> None:
     """Raises AuditError where the gradient is what a formula leaves if every loss sum was a mean."""
     sums = {
-        place: {name: facts.units[place[0]][place[1]] * array for name, array in part.items()}
+        place: {name: float(facts.units[place[0]][place[1]]) * array for name, array in part.items()}
         for place, part in compared.parts.items()
     }
     reference = weighted_sum(dict.fromkeys(sums, float(1 / facts.total)), sums)

@@ -49,7 +49,7 @@ class Microbatch:
     gradients_there: bool
     collectives: list[int] = field(default_factory=list)
     loss_sum: float = 0.0
-    units: int = 0
+    units: float = 0
     positions: int = 0
     labels: int = 0
     rows: list[str] = field(default_factory=list)

@@ -89,7 +89,7 @@ def in_float64(window: Window) -> Replayed:
     return Replayed(sums, _gradients(window, instead), parts, frozenset(widening.narrow))
 
 
-def in_training_dtype(window: Window, denominator: int) -> Replayed:
+def in_training_dtype(window: Window, denominator: float) -> Replayed:
     """The gradient of (sum of losses) / denominator, under the autocast of the run. No parts."""
     sums = {}
     instead = _instead(window, lambda tensor: tensor, shared=True)

@@ -9,17 +9,17 @@ from ddp_tokens.audit.meanings import CLIPPED_INSIDE, GRADIENTS_DIFFER, WEIGHTS_
 from ddp_tokens.checks.verdict import FAIL, PASS
 from ddp_tokens.checks.window import CLEARED_INSIDE, REDUCED_EVERY_TIME, WEIGHTS_UPDATED_INSIDE
 from ddp_tokens.errors import AuditError
-from ddp_tokens.window_facts import Counts, WindowFacts
+from ddp_tokens.window_facts import Counts, WindowFacts, exact
 
 Told = Sequence[Mapping[str, Any]]
 
 
-def facts_of(told: Told, accumulation: int, previous_units: int | None, window: int, module: str) -> WindowFacts:
+def facts_of(told: Told, accumulation: int, previous_units: float | None, window: int, module: str) -> WindowFacts:
     """Raises AuditError where a rank met a problem, where no rank ran the module, and where no unit was supervised."""
     for rank, of_rank in enumerate(told):
         if of_rank["problem"]:
             raise AuditError(f"rank {rank}, window {window}: {of_rank['problem']}")
-    units = _counts(told, "units")
+    units = tuple(tuple(exact(float(one)) for one in of_rank) for of_rank in _counts(told, "units"))
     if not any(units):
         if any(of_rank["without_backward"] for of_rank in told):
             raise AuditError(
@@ -38,7 +38,7 @@ def facts_of(told: Told, accumulation: int, previous_units: int | None, window: 
         )
     most = max(accumulation, *map(len, units))
     labels, positions = (_at_least(_counts(told, name), units) for name in ("labels", "positions"))
-    return WindowFacts(units, labels, positions, most, previous_units)
+    return WindowFacts(units, labels, positions, most, None if previous_units is None else exact(previous_units))
 
 
 def seen_in(told: Told) -> Seen:

@@ -44,7 +44,7 @@ class RankWindow:
     between: Between
     tolerances: Tolerances
     accumulation: int
-    previous_units: int | None
+    previous_units: float | None
     communication_hooks: Sequence[str] = ()
 
     @property
@@ -170,11 +170,11 @@ def _recomputed(
     again = Window(window.module, window.loss_sum, recorded, names, whole)
     with alone():
         exact = in_float64(again)
-        native = in_training_dtype(again, int(facts.total))
+        native = in_training_dtype(again, float(facts.total))
     doubt = _doubt(again, exact, native, of_ranks)
     if doubt and not EXPLAINING & set(seen.causes):
         seen = replace(seen, doubts=(doubt,))
-    return Comparison(exact, native.gradients, int(facts.total)), seen
+    return Comparison(exact, native.gradients, float(facts.total)), seen
 
 
 def _doubt(again: Window, exact: Replayed, native: Replayed, of_ranks: Told) -> str | None:

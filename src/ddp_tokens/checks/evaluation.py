@@ -23,6 +23,8 @@ MARGIN = 3
 # A library's exp is off by 2^-52 of the value at most. The score's and this check's may be those of two libraries.
 EXP_ROUNDING = 2.0**-51
 
+SUMS_AGREE = 1e-12  # of the same weights, in another order
+
 Batches = Sequence[Mapping[str, Any]]
 
 
@@ -90,7 +92,7 @@ def judge_mean(split: str, score: Mapping[str, Any], evidence: Mapping[str, str]
     right_accuracy = (score["correct"], score["accuracy"]) == (correct, correct / counted)
     right_perplexity = PERPLEXITY not in score or is_exp(score[PERPLEXITY], found)
     agrees = error <= tolerance and right_accuracy and right_perplexity
-    one_formula = len(set(map(weight_of, batches))) == 1
+    one_formula = are_one(list(map(weight_of, batches)))
     undecidable = agrees and power < MARGIN
     known = [name for name, mean, allowed in wrong if abs(found - mean) <= allowed]
     return Verdict(
@@ -152,9 +154,10 @@ def wrong_means(batches: Batches) -> list[tuple[str, float, float]]:
     other wrong ones, those that divide by the same numbers here are the right one here, and left out.
     """
     units = math.fsum(map(weight_of, batches))
-    batches_of, units_of = Counter(batch["rank"] for batch in batches), defaultdict[int, float](float)
+    batches_of, weights_of = Counter(batch["rank"] for batch in batches), defaultdict[int, list[float]](list)
     for batch in batches:
-        units_of[batch["rank"]] += weight_of(batch)
+        weights_of[batch["rank"]].append(weight_of(batch))
+    units_of = {rank: math.fsum(weights) for rank, weights in weights_of.items()}
     ranks = len(batches_of)
     denominators = [
         (MEAN_OF_BATCH_MEANS, [len(batches) * weight_of(batch) for batch in batches]),
@@ -165,8 +168,13 @@ def wrong_means(batches: Batches) -> list[tuple[str, float, float]]:
     return [
         (name, _mean(batches, divisors), rounding(batches, divisors))
         for index, (name, divisors) in enumerate(denominators)
-        if index == 0 or set(divisors) != {units}
+        if index == 0 or not are_one([*divisors, units])
     ]
+
+
+def are_one(weights: Sequence[float]) -> bool:
+    """The same number, but for the rounding of sums of weights; whole numbers of units have none."""
+    return all(math.isclose(weight, weights[0], rel_tol=SUMS_AGREE) for weight in weights)
 
 
 def rounding(batches: Batches, divisors: Sequence[float]) -> float:

@@ -17,6 +17,10 @@ def test_units_of_any_kind(units):
     assert evaluated(lambda outputs, batch: (SUM, units), None, None) == (2.5, 3)
 
 
+def test_the_sum_of_weights_need_not_be_whole():
+    assert evaluated(lambda outputs, batch: (SUM, torch.tensor(0.25)), None, None) == (2.5, 0.25)
+
+
 @pytest.mark.parametrize("total", [torch.tensor(2.5), torch.tensor([2.5]), torch.tensor([[2.5]], requires_grad=True)])
 def test_sums_of_one_value(total):
     found, units = summed(lambda outputs, batch: [total, 1], None, None)
@@ -31,7 +35,7 @@ def test_sums_of_one_value(total):
         ((torch.ones(2), 3), "a Tensor of shape (2,) and 3"),
         ((torch.ones(0), 3), "a Tensor of shape (0,) and 3"),
         ((SUM, -1), "a Tensor of shape () and -1"),
-        ((SUM, 2.5), "a Tensor of shape () and 2.5"),
+        ((SUM, torch.tensor(2.5, requires_grad=True)), "a Tensor of shape () and a Tensor"),
         ((SUM, float("nan")), "a Tensor of shape () and nan"),
         ((SUM, float("inf")), "a Tensor of shape () and inf"),
         ((SUM, numpy.float32("nan")), "a Tensor of shape () and np.float32(nan)"),
@@ -53,7 +57,7 @@ def test_what_is_no_sum_and_number(returned, told):
         summed(returning, None, None)
     assert str(refused.value) == (
         f"loss_sum returning returns {told}: let it return the sum of the losses, a scalar tensor, and how many "
-        "supervised units it is the sum of"
+        "supervised units it is the sum of, or the sum of their weights"
     )
 
 

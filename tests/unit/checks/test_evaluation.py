@@ -211,6 +211,24 @@ def test_equal_ranks_make_a_mean_of_rank_means_right():
     assert {name for name, *_ in wrong_means(THREE)} == {"mean_of_batch_means", "mean_of_rank_means"}
 
 
+def test_weights_whose_sum_depends_on_the_order_make_no_other_formula():
+    """All batches on one rank: its mean is the mean, however its weights are added up, and no mistake."""
+    weights = [0.1, 0.2, 0.3]
+    assert sum(weights) == 0.6000000000000001
+    assert math.fsum(weights) == 0.6
+    batches = [batch(float(number), 1) | {"weight": weight} for number, weight in enumerate(weights)]
+    assert {name for name, *_ in wrong_means(batches)} == {"mean_of_batch_means"}
+
+
+def test_weights_that_differ_by_rounding_only_are_one_formula():
+    """A document counts 1 in each batch; made of the shares of three rows, 0.7 + 0.2 + 0.1, 2^-53 less."""
+    shares = 0.7 + 0.2 + 0.1
+    assert 0 < abs(shares - 1.0) < 2e-16
+    batches = [batch(2.0, 5) | {"weight": 1.0}, batch(90.0, 9) | {"weight": shares}]
+    mean = judge_mean("test", score(batches, unit="document", loss=46.0), {})
+    assert (mean.expected, mean.outcome) == ("inconclusive", "inconclusive")
+
+
 def test_rounding_scales_with_the_terms():
     assert rounding(TWO, [10, 10]) == pytest.approx(3 * 2**-52 * (2 + 90) / 10, rel=1e-12)
     assert rounding([batch(-2.0, 1), batch(2.0, 1)], [2, 2]) == 3 * 2**-52 * 2
