@@ -48,7 +48,7 @@ def undecidable(facts: TermsFacts) -> bool:
     term it may be, as a mean of means is of sequences where each rank has as many; a verdict says where.
     """
     everywhere = [
-        *(made_in_every_term(formula, facts) for formula in excluded_by(facts.of[0])),
+        *(made_in_every_term(formula, facts) for formula in excluded_by(facts)),
         *between_terms(facts),
     ]
     return any(alike_on(facts, right_on(facts), formula) for formula in everywhere)

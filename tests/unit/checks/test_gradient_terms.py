@@ -168,6 +168,13 @@ def test_terms_that_are_none_name_the_file(tmp_path, text, said):
         terms_told(path)
 
 
+def test_a_term_that_is_none_is_told_with_its_file_in_brackets(tmp_path):
+    path = tmp_path / "parts.safetensors"
+    save_file({"terms": numpy.frombuffer(told_bytes([]), numpy.uint8)}, path)
+    with pytest.raises(EvidenceError, match=rf"does not tell the terms of the loss \({path}: TERMS is \[\]"):
+        terms_told(path)
+
+
 def written(folder, observed):
     right = left_by()
     for dtype in DTYPES:
