@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 
 from ddp_tokens.checks.verdict import FAIL, INCONCLUSIVE, PASS
-from ddp_tokens.controls.gradient_cases import RIGHT, UNDECIDED, UNIT
+from ddp_tokens.controls.gradient_cases import RIGHT, TERMS, UNDECIDED, UNIT
 from ddp_tokens.controls.table import Judged
 from ddp_tokens.figures import BLUE, PURPLE, VERMILLION, WIDTH, save, use_style
 from ddp_tokens.report import number_text
@@ -23,7 +23,7 @@ LINE, MARGIN = 0.116, 0.75  # inches
 LETTERS, ALL_LETTERS, BESIDE_A_MARK = 25, 33, 13  # in a row of a label, over the panel, beside a mark in its middle
 SMALL = 7.0
 MARKS = {FAIL: ("X", VERMILLION, "refused"), PASS: ("o", BLUE, "passes"), INCONCLUSIVE: ("s", PURPLE, "inconclusive")}
-BY_DIAGNOSIS = (UNIT,)
+BY_DIAGNOSIS = (UNIT, TERMS)
 GROUPS = {RIGHT: "right variants, by check", UNDECIDED: "cannot be decided"}
 
 
