@@ -50,14 +50,14 @@ def bare_of(model: torch.nn.Module) -> torch.nn.Module:
 
 def unsynchronized(model: torch.nn.Module) -> AbstractContextManager[None]:
     """Forward and backward inside leave gradients on the rank that computed them."""
-    if isinstance(model, DistributedDataParallel):
-        return cast(AbstractContextManager[None], model.no_sync())
-    return _without_reduction(model)
+    if gathers(model):
+        return _without_reduction(model)
+    return cast(AbstractContextManager[None], cast(DistributedDataParallel, model).no_sync())
 
 
 def gathers(model: torch.nn.Module) -> bool:
     """Whether every forward and every backward of it waits for all ranks."""
-    return not isinstance(model, DistributedDataParallel)
+    return hasattr(model, "set_requires_gradient_sync")  # FSDPModule's own; its import is what takes long
 
 
 def reduction_of(model: torch.nn.Module) -> str:

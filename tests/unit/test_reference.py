@@ -158,7 +158,12 @@ def test_one_dump_per_dtype_with_both_windows(tmp_path):
     assert all(torch.count_nonzero(tensor) for tensor in wide.values())
     of_microbatches = load_tensors(at.reference("parts"))
     assert set(of_microbatches) == {
-        f"{w}/{r}/{m}/{name}" for w in ("first", "most_unequal") for r in (0, 1) for m in (0, 1) for name in parameters
+        f"{w}/{unit}{r}/{m}/{name}"
+        for w in ("first", "most_unequal")
+        for unit in ("", "unit.sequence/")  # the mean over sequences is that over samples too: no row is packed
+        for r in (0, 1)
+        for m in (0, 1)
+        for name in parameters
     }
     assert {tensor.dtype for tensor in of_microbatches.values()} == {torch.float64}
 

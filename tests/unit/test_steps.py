@@ -246,7 +246,7 @@ EDITS = {
         "interrupt",
         "exercise",
     },  # the package imports it
-    "src/ddp_tokens/normalization.py": {"check_loss", "interrupt", "exercise"},
+    "src/ddp_tokens/normalization.py": {"check_loss", "reference", "interrupt", "exercise"},
     "src/ddp_tokens/workloads/token_labels.py": {"reference", "interrupt"},
     "workflow_scripts/check_loss.py": {"check_loss"},
     "envs/requirements.lock": set(PROBED),
