@@ -71,7 +71,8 @@ def evaluate(
     loss_sum = sum(scores["loss_sum"] for scores in batches)
     unit, of_weights = unit_of(workload), {}
     if weighted:
-        of_weights = {WEIGHT: math.fsum(scores[WEIGHT] for scores in batches), LOSS_UNIT: unit_of(workload, rows[0])}
+        one = next(row for row in rows if row.is_weighted)
+        of_weights = {WEIGHT: math.fsum(scores[WEIGHT] for scores in batches), LOSS_UNIT: unit_of(workload, one)}
     loss = loss_sum / of_weights.get(WEIGHT, totals["units"])
     plain = not weighted and not rows[0].criterion.label_smoothing
     return {

@@ -232,10 +232,10 @@ def is_right_on(facts: WindowFacts, weights: Weights) -> bool:
 
 
 def _with_units(facts: WindowFacts, weights: Weights) -> list[Fraction]:
-    """A microbatch without a unit has the gradient 0, whatever its weight."""
+    """A microbatch that the loss does not see has the gradient 0, whatever its weight."""
     return [
         weight
-        for of_rank, units in zip(weights, facts.units, strict=True)
+        for of_rank, units in zip(weights, facts.reached or facts.units, strict=True)
         for weight, count in zip(of_rank, units, strict=True)
         if count
     ]

@@ -265,11 +265,14 @@ def _that_matters(facts: TermsFacts, weights: Weights) -> list[Fraction]:
     return found
 
 
-def objective_told(facts: WindowFacts) -> dict[str, Any]:
-    """For a verdict: the objective and, of each mistake in a single term, whether this window could show it."""
+def objective_told(facts: WindowFacts, blank: Sequence[int] = ()) -> dict[str, Any]:
+    """For a verdict: the objective and, of each mistake in a single term, whether this window could show it. `blank`:
+    places of the terms without a gradient.
+    """
     if not isinstance(facts, TermsFacts):
         return {}
-    return {"objective": as_formula(facts.terms), "not_seen_here": list(_right_in_one_term(facts))}
+    unseen = [f"any mistake in term {facts.terms[place].name}, whose gradient is 0 here" for place in blank]
+    return {"objective": as_formula(facts.terms), "not_seen_here": [*_right_in_one_term(facts), *unseen]}
 
 
 def _right_in_one_term(facts: TermsFacts) -> Iterator[str]:

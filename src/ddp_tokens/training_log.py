@@ -98,8 +98,10 @@ def precision_text(experiment: Experiment) -> str:
     return f"mixed precision of float32 and {experiment.resolved_amp_dtype}, {scaled}"
 
 
-def counted(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+def counted(number: float, what: str) -> str:
+    """Of weights, which need not be whole, six digits."""
+    shown = f"{number:,}" if isinstance(number, int) else f"{number:,.6g}"
+    return f"{shown} {what}{'' if number == 1 else 's'}"
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from fractions import Fraction
 import pytest
 
 from ddp_tokens import formulas
+from ddp_tokens.corpora.rows import Criterion, Row
 from ddp_tokens.formulas import (
     ACCUMULATION_FORGOTTEN,
     KNOWN_WRONG,
@@ -237,12 +238,34 @@ def test_shares_such_as_thirds_are_exact():
     assert sum(map(exact, (1 / 3, 1 / 3, 1 / 3))) == 1
 
 
+def test_what_is_no_short_fraction_stays_what_it_is():
+    """Weights of 1e-10 are not 0, and 1 + 1e-10 is not 1."""
+    for units in (1e-10, 1 + 1e-10, 0.1234567890123):
+        assert float(exact(units)) == units
+        assert exact(units) > 0
+
+
+def test_a_class_of_weight_zero_has_a_gradient_where_labels_are_smoothed():
+    """Its labels weigh nothing, and the smoothed part of their loss is there: losing it is no right formula."""
+    plain, smoothed = (Criterion((0.0, 1.0), smoothing) for smoothing in (0.0, 0.1))
+    rows = {name: Row(name, "train", (0, 0), (label, label)) for name, label in (("a", 1), ("b", 0))}
+
+    def facts(criterion):
+        counted = {name: replace(row, criterion=criterion) for name, row in rows.items()}
+        return window_facts([[[["a"], ["b"]], [["a"], ["b"]]]], 0, counted)
+
+    assert facts(plain).units == facts(smoothed).units == ((2, 0), (2, 0))
+    first = BY_NAME["first_microbatch_only"]
+    assert alike_on(facts(plain), RIGHT, first), "what the second microbatch holds is nothing"
+    assert not alike_on(facts(smoothed), RIGHT, first)
+
+
 def test_facts_are_counted_from_rows():
     """Rows of 3 and 5 tokens in one microbatch hold 2 x 5 padded positions."""
     rows = {"a": make_row("a", 3, units=2), "b": make_row("b", 5), "c": make_row("c", 4, units=1)}
     plan = [[[["a", "b"], ["c"]], [["c"], ["c"]]], [[["c"]], [["a"]]]]
     units, labels, positions = ((7, 1), (1, 1)), ((8, 4), (4, 4)), ((10, 4), (4, 4))
-    assert window_facts(plan, 0, rows) == WindowFacts(units, labels, positions, 2, None, counted=units)
+    assert window_facts(plan, 0, rows) == WindowFacts(units, labels, positions, 2, None, counted=units, reached=units)
     short = window_facts(plan, 1, rows)
     assert (short.units, short.accumulation, short.microbatches) == (((1,), (2,)), 2, 1)
     assert short.previous_units == 10
@@ -253,7 +276,9 @@ def test_a_rank_without_a_row_counts_nothing_and_holds_one_row():
     """Rank 1 computes row "c" without its labels: 4 of them, as many positions, no unit."""
     rows = {"a": make_row("a", 3), "c": make_row("c", 4)}
     left_over = window_facts([[[["a"], ["c"]], [["a"], ["a"]]], [[["c"]], [[]]]], 1, rows)
-    assert left_over == WindowFacts(((4,), (0,)), ((4,), (4,)), ((4,), (4,)), 2, 13, counted=((4,), (0,)))
+    assert left_over == WindowFacts(
+        ((4,), (0,)), ((4,), (4,)), ((4,), (4,)), 2, 13, counted=((4,), (0,)), reached=((4,), (0,))
+    )
     assert not alike("mean_of_means", left_over)
     assert left_by("token_mean", left_over, ((12,), (0,))) == [F(12, 4)]
     assert left_by("short_window_as_full", left_over, ((12,), (0,))) == [F(12, 4) / 2]

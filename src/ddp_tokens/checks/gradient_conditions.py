@@ -10,7 +10,9 @@ from ddp_tokens.config import Model, ResNet
 from ddp_tokens.corpora.objective import objective_in
 from ddp_tokens.files import digests, read_json
 from ddp_tokens.layout import NATIVE
+from ddp_tokens.objective_settings import TOKEN
 
+OBJECTIVE = "objective"
 STATISTIC = "running_mean"
 FROZEN = "BatchNorm layers with frozen statistics (eval mode, the same initial buffers)"
 NO_STATISTICS = "normalization judged as in training: no layer uses statistics of rows"
@@ -19,14 +21,20 @@ NOT_MIXED = "in float32, the dtype of the weights, without the mixed precision o
 
 @dataclass(frozen=True)
 class Conditions:
-    """`sentences`: of every verdict. `of_native`: of those in the training dtype. `files`: what they were read from."""
+    """`sentences`: of every verdict. `of_native`: of those in the training dtype. `files`: what they were read from.
+    `objective`: where it is not the plain mean over tokens, and the verdict states none.
+    """
 
     sentences: tuple[str, ...] = ()
     of_native: tuple[str, ...] = ()
     files: tuple[Path, ...] = ()
+    objective: str | None = None
 
     def stated_in(self, verdict: Verdict, dtype: str) -> Verdict:
         sentences = (*self.sentences, *(self.of_native if dtype == NATIVE else ()))
+        if self.objective is not None and OBJECTIVE not in verdict.observed:
+            sentences = (f"objective: {self.objective}", *sentences)
+            verdict = replace(verdict, observed={**verdict.observed, OBJECTIVE: self.objective})
         return replace(
             verdict,
             criterion="; ".join((verdict.criterion, *sentences)),
@@ -43,8 +51,11 @@ def conditions_of(model: Model, use_amp: bool, initial: Path, lock: Path | None 
     """
     statistics = _statistics_said_of(model, list(read_arrays(initial)))
     locked = read_json(lock) if lock else {}
-    objective = (f"objective: {objective_in(locked, ()).in_words()}",) if "objective" in locked else ()
-    return Conditions((*objective, *statistics), (NOT_MIXED,) if use_amp else (), (initial,) if statistics else ())
+    objective = None
+    if "objective" in locked or "weights" in locked:
+        position = "image" if "images" in locked else TOKEN
+        objective = objective_in(locked, ()).in_words(position, own_weights="weights" in locked)
+    return Conditions(statistics, (NOT_MIXED,) if use_amp else (), (initial,) if statistics else (), objective)
 
 
 def _statistics_said_of(model: Model, names: Sequence[str]) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ from ddp_tokens.checks.gradient_norms import (
     plain,
 )
 from ddp_tokens.checks.gradient_references import Parts, References, of_window, read_references
-from ddp_tokens.checks.gradient_terms import terms_told, undecidable
+from ddp_tokens.checks.gradient_terms import excluded_beside, terms_told, undecidable, without_gradient
 from ddp_tokens.checks.published_criterion import published_figures
 from ddp_tokens.checks.tensor_files import read_arrays
 from ddp_tokens.checks.verdict import FAIL, INCONCLUSIVE, PASS, Verdict
@@ -189,7 +189,7 @@ def judge(
         "parameter": worst,
         **_nearest(power),
         "units_per_rank": evidence.facts.told_units_per_rank,
-        **objective_told(evidence.facts),
+        **objective_told(evidence.facts, without_gradient(evidence.facts, evidence.parts)),
     }
     outcome, found = INCONCLUSIVE if min(power.values(), default=numpy.inf) < tolerances.power else PASS, Diagnosis()
     if difference is not None:
@@ -214,7 +214,8 @@ def _power(expectation: Expectation, evidence: Evidence, allowed: Norms) -> dict
     facts, parts, unit = evidence.facts, evidence.parts, expectation.by_unit
     if unit is not None:
         facts, parts = facts.others[unit], evidence.others[unit]
-    power = distances(expectation.excludes, facts, parts, evidence.reference, allowed)
+    excludes = excluded_beside(expectation.excludes, facts, without_gradient(facts, parts))
+    power = distances(excludes, facts, parts, evidence.reference, allowed)
     if expectation.units:
         power |= distance_of_units(evidence.facts, evidence.others, evidence.reference, allowed)
     return power

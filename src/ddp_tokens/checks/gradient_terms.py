@@ -1,18 +1,23 @@
 """The terms of an objective, as the reference's parts tell them, and what may be expected of a window of them."""
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
+from ddp_tokens.checks.gradient_norms import Arrays
 from ddp_tokens.errors import EvidenceError, WorkloadError
-from ddp_tokens.formulas import excluded_by
+from ddp_tokens.formulas import Formula, Weights, excluded_by
 from ddp_tokens.layout import TERMS
 from ddp_tokens.term_facts import ByWorkload, TermsFacts
 from ddp_tokens.term_formulas import alike_on, between_terms, made_in_every_term, right_on
 from ddp_tokens.terms import Term, require_terms
+from ddp_tokens.window_facts import WindowFacts
+
+Parts = Mapping[tuple[int, int], Arrays]
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,38 @@ def terms_told(parts: Path) -> Told | None:
         return Told(terms, told["counted_by_workload"])
     except (ValueError, KeyError, TypeError, WorkloadError) as error:
         raise EvidenceError(f"{parts} does not tell the terms of the loss ({error}): run reference again") from None
+
+
+def without_gradient(facts: WindowFacts, parts: Parts) -> list[int]:
+    """Places of the terms whose gradient is 0 on this window, such as a square at 0: no mistake in them can be seen."""
+    if not isinstance(facts, TermsFacts):
+        return []
+    reached = {
+        place // facts.world_size
+        for (place, _), gradients in parts.items()
+        if any(array.any() for array in gradients.values())
+    }
+    return [place for place in range(len(facts.terms)) if place not in reached]
+
+
+def excluded_beside(formulas: Sequence[Formula], facts: WindowFacts, blank: Sequence[int]) -> tuple[Formula, ...]:
+    """The formulas, each without the variants that change nothing but the terms `blank`."""
+    if not blank or not isinstance(facts, TermsFacts):
+        return tuple(formulas)
+    world_size = facts.world_size
+    [right] = right_on(facts).variants(facts).values()
+
+    def changes_another(weights: Weights | None) -> bool:
+        if weights is None or right is None:
+            return True
+        rows = enumerate(zip(weights, right, strict=True))
+        return any(own != meant for row, (own, meant) in rows if row // world_size not in blank)
+
+    def beside(formula: Formula) -> Formula:
+        kept = {name: own for name, own in formula.variants(facts).items() if changes_another(own)}
+        return replace(formula, variants=lambda _: kept)
+
+    return tuple(map(beside, formulas))
 
 
 def undecidable(facts: TermsFacts) -> bool:

@@ -47,12 +47,14 @@ class Tally:
         default_factory=lambda: {split: {"rows": 0, "tokens": 0, "supervised": 0} for split in SPLITS}
     )
     measured: Shape = Shape(0, 0, 0)
+    weighted: bool = False
     split_of_documents: dict[str, str] = field(default_factory=dict)
 
     def add(self, row: Row) -> None:
         """Raises CorpusError at a row that the objective cannot count."""
         self._require_countable(row)
         row = replace(row, criterion=self.objective.criterion)
+        self.weighted |= row.weights is not None
         of_split = self.counts[row.split]
         of_split["rows"] += 1
         of_split["tokens"] += len(row.tokens)
@@ -122,6 +124,8 @@ def write_corpus(
         "counts": tally.counts,
         "shape": shape,
     } | objective.record()
+    if tally.weighted:
+        lock["weights"] = "of rows"
     if images:
         lock["images"] = dict(images)
     if vocabulary is not None:

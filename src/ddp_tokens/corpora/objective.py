@@ -22,8 +22,13 @@ from ddp_tokens.corpora.rows import PLAIN, UNSUPERVISED, Criterion, Row, positio
 from ddp_tokens.errors import PREPARE_AGAIN, CorpusError
 from ddp_tokens.objective_settings import DOCUMENT, SAMPLE, SEQUENCE, TOKEN
 
+WEIGHTED = "weighted"
 MEANS = {
     TOKEN: ("every supervised token counts the same", "L = (sum over tokens i of l_i) / (number of tokens)"),
+    WEIGHTED: (
+        "every supervised token counts by its weight",
+        "L = (sum over tokens i of w_i l_i) / (sum over tokens i of w_i)",
+    ),
     SEQUENCE: (
         "every sequence counts the same, with the mean of its supervised tokens",
         "L = (sum over sequences s of mean_{i in s} l_i) / (number of sequences)",
@@ -59,11 +64,22 @@ class Objective:
         groups = [(start, end, math.fsum(weights[start:end])) for start, end in _groups(row, self.unit)]
         return _shared(row, groups, sum(whole > 0 for *_, whole in groups))
 
-    def in_words(self, position: str = TOKEN) -> str:
-        """With its formula, where l_i is the loss at the supervised position i, which is called `position`."""
-        words, formula = (text.replace("token", position) for text in MEANS[self.unit])
+    def in_words(self, position: str = TOKEN, own_weights: bool = False) -> str:
+        """With its formula, where l_i is the loss at the supervised position i, which is called `position`.
+        `own_weights`: rows have weights.
+        """
         criterion = self.criterion
-        more = [f"class weights {list(criterion.class_weights)}"] if criterion.class_weights else []
+        weighted = own_weights or criterion.class_weights is not None
+        words, formula = MEANS[WEIGHTED if weighted and self.unit == TOKEN else self.unit]
+        words, formula = words.replace("token", position), formula.replace("token", position)
+        if weighted and self.unit != TOKEN:
+            words = f"{words}, by their weights w_i"
+            for group in ("s", "d", "x"):
+                formula = formula.replace(
+                    f"mean_{{i in {group}}} l_i", f"(sum_{{i in {group}}} w_i l_i) / (sum_{{i in {group}}} w_i)"
+                )
+        more = ["the rows' own weights"] if own_weights else []
+        more += [f"class weights {list(criterion.class_weights)}"] if criterion.class_weights else []
         more += [f"label smoothing {criterion.label_smoothing:g}"] if criterion.label_smoothing else []
         return f"{words}: {formula}" + (f", with {' and '.join(more)}" if more else "")
 

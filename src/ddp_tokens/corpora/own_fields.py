@@ -3,7 +3,6 @@
 Positions count from 0, as `starts` do.
 """
 
-import sys
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from ddp_tokens.corpora.rows import UNSUPERVISED
 
 LARGEST_ID = 9_999_999
+LARGEST_WEIGHT = 1e15  # so that sums of many stay finite
 NEEDED = ("id", "split", "tokens", "labels")
 BESIDES = ("weights", "document", "starts", "prompt")
 
@@ -71,8 +71,8 @@ def checked_weights(weights: Any, number_of_tokens: int) -> tuple[float, ...] | 
         raise ValueError(f"{number} weights for {number_of_tokens} tokens; one weight per token is needed")
     for position, weight in enumerate(weights):
         is_number = isinstance(weight, float) or is_integer(weight)
-        if not is_number or not 0 <= weight <= sys.float_info.max:  # NaN is not either
-            raise ValueError(f"weight {weight!r} at position {position} is not a finite number from 0 on")
+        if not is_number or not 0 <= weight <= LARGEST_WEIGHT:  # NaN is not either
+            raise ValueError(f"weight {weight!r} at position {position} is not a number from 0 to {LARGEST_WEIGHT:g}")
     return tuple(map(float, weights))
 
 

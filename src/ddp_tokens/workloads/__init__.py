@@ -182,7 +182,7 @@ def require_same_units(workload: Workload, window: str, units_of_ranks: Sequence
 def agree(summed: float, counted: float) -> bool:
     """Weights may have been added up in another order, or in float32; of whole numbers one is never lost."""
     if isinstance(counted, int) or float(counted).is_integer():
-        return abs(summed - counted) <= WEIGHTS_AGREE * min(counted, 1000)
+        return abs(summed - counted) <= min(WEIGHTS_AGREE * counted, 0.25)
     return math.isclose(summed, counted, rel_tol=WEIGHTS_AGREE)
 
 

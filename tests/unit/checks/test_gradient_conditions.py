@@ -58,10 +58,18 @@ def test_an_objective_that_is_not_the_mean_over_tokens_is_stated(initial, tmp_pa
     assert conditions_of(Transformer(), False, initial(), lock) == NOTHING_TO_STATE
     write_json(lock, {"objective": {"unit": "sequence", "class_weights": [1.0, 0.5], "label_smoothing": 0.1}})
     assert criterion(conditions_of(Transformer(), False, initial(), lock)) == (
-        "within bounds; objective: every sequence counts the same, with the mean of its supervised tokens: L = (sum "
-        "over sequences s of mean_{i in s} l_i) / (number of sequences), with class weights [1.0, 0.5] and label "
-        "smoothing 0.1"
+        "within bounds; objective: every sequence counts the same, with the mean of its supervised tokens, by their "
+        "weights w_i: L = (sum over sequences s of (sum_{i in s} w_i l_i) / (sum_{i in s} w_i)) / (number of "
+        "sequences), with class weights [1.0, 0.5] and label smoothing 0.1"
     )
+    write_json(lock, {"weights": "of rows"})
+    conditions = conditions_of(Transformer(), False, initial(), lock)
+    stated = (
+        "every supervised token counts by its weight: L = (sum over tokens i of w_i l_i) / (sum over tokens i of w_i), "
+        "with the rows' own weights"
+    )
+    assert criterion(conditions) == f"within bounds; objective: {stated}"
+    assert conditions.stated_in(VERDICT, NATIVE).observed["objective"] == stated
 
 
 def test_mixed_precision_is_said_of_the_training_dtype_only(initial):

@@ -11,12 +11,13 @@ from ddp_tokens.checks.gradient_formulas import diagnose
 from ddp_tokens.checks.gradient_norms import algebra_tolerances, weighted_sum
 from ddp_tokens.checks.gradient_parity import Counted, Evidence, check_gradient_parity, expected, judge
 from ddp_tokens.checks.gradient_references import parts_of_terms, read_references
-from ddp_tokens.checks.gradient_terms import Told, terms_told, undecidable
+from ddp_tokens.checks.gradient_terms import Told, excluded_beside, terms_told, undecidable, without_gradient
 from ddp_tokens.config import Tolerances
 from ddp_tokens.errors import EvidenceError
 from ddp_tokens.layout import DTYPES
 from ddp_tokens.normalization import FORMULAS, MEAN_OF_MEANS, TOKEN_MEAN
 from ddp_tokens.term_facts import terms_facts
+from ddp_tokens.term_formulas import between_terms
 from ddp_tokens.terms import Term, as_formula
 from ddp_tokens.window_facts import WindowFacts
 
@@ -215,3 +216,21 @@ def test_parts_that_do_not_add_up_are_noticed(tmp_path):
 def test_parts_are_found_by_term():
     arrays = {"first/aux/1/0/w": numpy.ones(2), "first/lm/0/2/w": numpy.zeros(2)}
     assert set(parts_of_terms(arrays, "first", FACTS)) == {(3, 0), (0, 2)}
+
+
+def test_a_term_without_a_gradient_hides_no_other():
+    """As the square of a bias that starts at 0: no mistake in it can be seen, and all others can."""
+    parts = {(row, m): {"w": of["w"] * (row < 4)} for (row, m), of in PARTS.items()}
+    left = {"w": left_by(l2=lambda r, m: 0.0)["w"]}
+    assert without_gradient(FACTS, parts) == [2]
+    assert without_gradient(FACTS, PARTS) == []
+    blank = Evidence(left, left, left, parts, FACTS)
+    found = judge("case", Tolerances(), "float64", blank, expected(TOKEN_MEAN, FACTS), {})
+    assert (found.outcome, found.expected) == ("pass", "pass")
+    assert found.observed["power"] > 1000
+    assert "any mistake in term l2, whose gradient is 0 here" in found.observed["not_seen_here"]
+    kept = {
+        formula.name: list(formula.variants(FACTS)) for formula in excluded_beside(between_terms(FACTS), FACTS, [2])
+    }
+    assert kept["regularizer_times_world_size"] == []
+    assert kept["term_forgotten"] == ["term lm", "term aux"]
