@@ -7,7 +7,6 @@ wrong on both sides alike.
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from ddp_tokens.config import Experiment
 from ddp_tokens.corpora.rows import Row, supervised
 from ddp_tokens.errors import WorkloadError
 from ddp_tokens.inputs import Prepared
-from ddp_tokens.term_trial import try_terms
+from ddp_tokens.term_trial import heavier, require_nothing, try_terms, without_smoothing
 from ddp_tokens.workloads import Workload, require_weight, terms_of
 
 ROWS = 3  # of which one may happen to have a loss of 0, to which anything is in proportion
@@ -52,6 +51,7 @@ def _try_row(name: str, workload: Workload, model: torch.nn.Module, row: Row, de
         try_terms(name, workload, model, row, device)
     else:
         _try_loss(name, loss_of, row)
+        _try_without_labels(name, workload, model, row, device)
     with torch.no_grad():
         batch = workload.collate([row], device)
         scores = workload.metrics(workload.forward(model, batch), batch)
@@ -61,7 +61,8 @@ def _try_row(name: str, workload: Workload, model: torch.nn.Module, row: Row, de
 
 def _try_loss(name: str, loss_of: Callable[..., float], row: Row) -> None:
     once = loss_of(row)
-    for what, remedy, rows in _doubled(row):
+    doubled = [(what, remedy, [other]) for what, remedy, other in heavier(row, "loss_sum")]
+    for what, remedy, rows in [("that row twice", AS_A_SUM, [row, row]), *doubled]:
         twice = loss_of(*rows)
         if not math.isclose(twice, 2 * once, rel_tol=TOLERANCE, abs_tol=1e-9):
             raise WorkloadError(
@@ -69,37 +70,20 @@ def _try_loss(name: str, loss_of: Callable[..., float], row: Row) -> None:
                 f"much: {remedy}"
             )
     smoothed = row.criterion.label_smoothing
-    if smoothed and loss_of(replace(row, criterion=replace(row.criterion, label_smoothing=0.0))) == once:
+    if smoothed and loss_of(without_smoothing(row)) == once:
         raise WorkloadError(
             f"workload {name}: the loss_sum of row '{row.id}' is the same with label_smoothing {smoothed} and with 0: "
             "let loss_sum use row.criterion.label_smoothing, or set label_smoothing to 0"
         )
 
 
-def _doubled(row: Row) -> list[tuple[str, str, list[Row]]]:
-    """What should have twice the loss of the row: what it is called, what is wrong where it has not, and the rows."""
-    found = [("that row twice", AS_A_SUM, [row, row])]
-    if row.weights is not None:
-        of_units = "" if row.units is None else " (which make the unit count)"
-        heavier = replace(row, weights=tuple(2 * weight for weight in row.weights))
-        found.append(
-            (
-                f"with its weights doubled{of_units}",
-                "let loss_sum multiply the loss of each position by row.weights, before it sums",
-                [heavier],
-            )
-        )
-    weights = row.criterion.class_weights
-    if weights is not None:
-        criterion = replace(row.criterion, class_weights=tuple(2 * weight for weight in weights))
-        found.append(
-            (
-                "with the class weights doubled",
-                "let loss_sum use row.criterion.class_weights, or leave class_weights out",
-                [replace(row, criterion=criterion)],
-            )
-        )
-    return found
+def _try_without_labels(name: str, workload: Workload, model: torch.nn.Module, row: Row, device: str) -> None:
+    """As a rank computes it that has no rows, where others wait for it."""
+    batch = workload.collate([row.unsupervised()], device)
+    returned = workload.loss_sum(workload.forward(model, batch), batch)
+    _loss_in(name, returned)
+    total, number = returned
+    require_nothing(f"workload {name}: loss_sum", "loss_sum", row, model, total, [float(number)])
 
 
 def _loss_in(name: str, returned: Any) -> float:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy
 import pytest
 import torch
 
@@ -11,7 +12,7 @@ from ddp_tokens.corpora.rows import UNSUPERVISED, Criterion, Row, supervised_in
 from ddp_tokens.errors import WorkloadError
 from ddp_tokens.inputs import Prepared
 from ddp_tokens.workload_trial import try_out
-from ddp_tokens.workloads import causal_lm, token_labels
+from ddp_tokens.workloads import causal_lm, images, token_labels
 from tests.distributed.tiny import SquaredError, Theta
 from tests.helpers import make_row, next_token_row, tiny_experiment
 
@@ -103,6 +104,55 @@ def test_a_mean_over_the_rows_of_a_batch_is_refused():
     """A sum over positions, divided by the number of rows: 1, or 2 where row 'a' with its 3 units stands twice."""
     text = refusal(returning(lambda loss, units: (loss / 2 if units > 3 else loss, units)))
     assert "not twice as much" in text
+
+
+def test_a_loss_that_counts_a_row_without_labels_is_refused():
+    """A rank without rows computes such a row: what it adds is in the reference too, unseen by any comparison."""
+
+    class Penalized(Sound):
+        def loss_sum(self, outputs, batch):
+            loss, units = labelled.loss_sum(outputs, batch)
+            return loss + (outputs**2).sum(), units
+
+    text = refusal(Penalized())
+    assert text.startswith(
+        "workload token_labels: loss_sum counts row 'a' even where none of its labels is supervised (a sum of "
+    )
+    assert text.endswith(
+        ", a gradient other than 0), and a rank without rows computes such a row: let loss_sum count nothing where no "
+        "label is supervised"
+    )
+
+    class OneMore(Sound):
+        def loss_sum(self, outputs, batch):
+            loss, units = labelled.loss_sum(outputs, batch)
+            return loss, units + 1
+
+    assert "supervised (1 units), and a rank" in refusal(OneMore())
+
+
+def test_an_image_without_its_label_counts_nothing():
+    pixels = numpy.random.default_rng(3).random((2, 1, 4, 4)).astype("float32")
+    rows = [Row(name, "train", (), (index,), index=index, images=pixels.__getitem__) for index, name in enumerate("ab")]
+    shape = {"classes": 2, "channels": 1, "height": 4, "width": 4}
+    of_images = Prepared({row.id: row for row in rows}, {"shape": shape, "images": {}}, [[[["a", "b"]]]])
+    experiment = tiny_experiment(
+        workload="images",
+        corpus={"kind": "images"},
+        model={"kind": "resnet", "stages": [4], "blocks": 1, "norm": "group", "groups": 1},
+    )
+    try_out(experiment, images, of_images)
+
+    class Penalized:
+        def __getattr__(self, name):
+            return getattr(images, name)
+
+        def loss_sum(self, outputs, batch):
+            loss, units = images.loss_sum(outputs, batch)
+            return loss + (outputs**2).sum(), units
+
+    with pytest.raises(WorkloadError, match="loss_sum counts row 'a' even where none of its labels is supervised"):
+        try_out(experiment, Penalized(), of_images)
 
 
 def test_the_rounding_of_half_precision_is_no_mean():
