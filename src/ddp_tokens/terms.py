@@ -134,27 +134,50 @@ def counted(terms: Sequence[Term], rows: Sequence[Row], by_workload: CountsRow |
 
 
 def _own_of(terms: Sequence[Term], row: Row, by_workload: CountsRow) -> Mapping[str, float]:
-    found = by_workload(row)
+    found: Any = by_workload(row)
     countable = [term.name for term in terms if not term.is_once]
-    for name, number in found.items():
+    if not isinstance(found, Mapping):
+        raise WorkloadError(
+            f"denominators returns {what(found)} for row '{row.id}': let it return a mapping from the name of a term "
+            f"({', '.join(countable)}) to what the row counts there"
+        )
+    for name in found:
         if name not in countable:
             raise WorkloadError(
                 f"denominators counts '{name}' of row '{row.id}': it may count {', '.join(countable)} and nothing else"
             )
-        require_denominator(number, f"denominators, row '{row.id}', term '{name}'")
-    return found
+    return {
+        name: require_denominator(
+            int(number) if isinstance(number, bool) else number,  # whether the row counts
+            f"denominators, row '{row.id}', term '{name}': the denominator",
+            "count units in the row",
+        )
+        for name, number in found.items()
+    }
 
 
-def require_denominator(number: Any, where: str) -> None:
-    """Raises WorkloadError, beginning with `where`, of what is no number of units, or depends on the weights."""
+def require_denominator(number: Any, where: str, remedy: str) -> float:
+    """The number, out of a tensor too. Raises WorkloadError, from `where` to `remedy`, of what is no number of units or
+    depends on the weights.
+    """
     if getattr(number, "requires_grad", False):
         raise WorkloadError(
-            f"{where}: the denominator depends on the model's weights (it requires grad): count units in the rows, or "
-            "call .detach() where that is meant"
+            f"{where} depends on the model's weights (it requires grad), so that dividing by it would not leave the "
+            f"gradient of the mean: {remedy}"
         )
-    value = float(number)
-    if not math.isfinite(value) or value < 0:
-        raise WorkloadError(f"{where}: the denominator is {value}: let it be a number of 0 or more")
+    plain = number.item() if hasattr(number, "item") and math.prod(number.shape) == 1 else number  # of torch, NumPy
+    if isinstance(plain, bool) or not isinstance(plain, int | float):
+        raise WorkloadError(f"{where} is {what(number)}, no number: {remedy}")
+    if not 0 <= plain < math.inf:
+        raise WorkloadError(
+            f"{where} is {plain}, where a number of units, or a sum of weights, is at least 0 and finite: {remedy}"
+        )
+    return plain
+
+
+def what(value: Any) -> str:
+    """None, or a value by its type."""
+    return "None" if value is None else f"a {type(value).__name__}"
 
 
 def in_words(terms: Sequence[Term]) -> str:

@@ -50,7 +50,13 @@ def test_what_backward_is_called_on():
         (GOOD | {"lm": (torch.ones(2), 2)}, r"term 'lm' the shape \(2,\): let it be a SUM, a scalar"),
         (GOOD | {"lm": (ONE, 2 * ONE)}, r"loss_terms, term 'lm': the denominator depends on the model's weights"),
         (GOOD | {"lm": (ONE, float("nan"))}, "loss_terms, term 'lm': the denominator is nan"),
-        (GOOD | {"aux": (ONE, -1)}, "loss_terms, term 'aux': the denominator is -1.0"),
+        (GOOD | {"aux": (ONE, -1)}, "loss_terms, term 'aux': the denominator is -1, where a number"),
+        (
+            GOOD | {"lm": (ONE, None)},
+            "^loss_terms, term 'lm': the denominator is None, no number: return the number of",
+        ),
+        (GOOD | {"lm": (ONE, torch.ones(2))}, "the denominator is a Tensor, no number"),
+        (GOOD | {"lm": (ONE, "3")}, "the denominator is a str, no number"),
     ],
 )
 def test_what_is_no_loss_of_these_terms_is_refused(found, said):

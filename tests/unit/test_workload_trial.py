@@ -172,6 +172,48 @@ def test_weights_that_are_ignored_are_refused():
     assert "(which make the unit count)" in refusal(Ignoring(), CASES["sequence unit"])
 
 
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
+def test_weights_that_only_a_row_outside_of_the_window_has_are_tried(split):
+    class Ignoring(Sound):
+        def collate(self, rows, device="cpu"):
+            return replace(labelled.collate(rows, device), weights=None)
+
+    class Unweighted(Sound):
+        def metrics(self, outputs, batch):
+            return {name: value for name, value in labelled.metrics(outputs, batch).items() if name != "weight"}
+
+    heavy = weighted(make_row("heavy", 2, split))
+    of_all = prepared([*LABELLED, heavy])
+    for workload in (Ignoring(), Unweighted(), Sound()):
+        try_out(tiny_experiment(), workload, prepared(LABELLED))
+        planned = replace(of_all, plan=[[[["a", "b", "c"]]]])
+        if isinstance(workload, Ignoring | Unweighted):
+            with pytest.raises(WorkloadError, match=r"row 'heavy' .*with its weights doubled|metrics lacks 'weight'"):
+                try_out(tiny_experiment(), workload, planned)
+        else:
+            try_out(tiny_experiment(), workload, planned)
+
+
+def test_rows_are_read_once_and_no_further_than_the_second_with_weights():
+    class Counted(dict):
+        read = 0
+
+        def values(self):
+            for row in super().values():
+                Counted.read += 1
+                yield row
+
+    rows = [
+        *LABELLED,
+        weighted(make_row("d", 2)),
+        weighted(make_row("e", 2, "test")),
+        *(make_row(f"{n}", 1) for n in range(9)),
+    ]
+    of_all = prepared(rows)
+    try_out(tiny_experiment(), Sound(), replace(of_all, rows=Counted(of_all.rows), plan=[[[["a"]]]]))
+    assert Counted.read == 5
+
+
 def test_a_criterion_that_is_ignored_is_refused():
     class Ignoring(Sound):
         def collate(self, rows, device="cpu"):
