@@ -9,14 +9,14 @@ of microbatches. So it is the same arithmetic as any other term: a rank calls ba
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
 from ddp_tokens.corpora.locked_rows import changed
-from ddp_tokens.corpora.objective import document_of, weights_of_documents
+from ddp_tokens.corpora.objective import document_of, require_one_split, weights_of_documents
 from ddp_tokens.corpora.rows import Row, position_weights, supervised
 from ddp_tokens.errors import WorkloadError
 from ddp_tokens.objective_settings import DOCUMENT, SAMPLE, SEQUENCE, TOKEN
@@ -105,13 +105,24 @@ def sequences_in(unit: str, row: Row) -> int:
 def with_shares(rows: Mapping[str, Row], terms: Iterable[Term]) -> Mapping[str, Row]:
     """The rows of a corpus, each with the share that it holds of its document, where a term counts documents.
 
-    Raises CorpusError where a row names none.
+    Raises CorpusError where a row names none, and where a document has rows in two splits.
     """
-    if not any(term.unit == DOCUMENT for term in terms) or not rows:
+    if not counts_documents(terms) or not rows:
         return rows
     criterion = next(iter(rows.values())).criterion
-    whole = weights_of_documents((row.raw for row in rows.values()), criterion)
+    whole = weights_of_documents((row.raw for row in _in_one_split(rows.values())), criterion)
     return changed(rows, lambda row: replace(row, share=_share(row, whole[document_of(row)])))
+
+
+def counts_documents(terms: Iterable[Term]) -> bool:
+    return any(term.unit == DOCUMENT for term in terms)
+
+
+def _in_one_split(rows: Iterable[Row]) -> Iterator[Row]:
+    splits: dict[str, str] = {}
+    for row in rows:
+        require_one_split(row, splits, "a term per document")
+        yield row
 
 
 def _share(row: Row, whole: float) -> float:

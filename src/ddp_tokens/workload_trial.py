@@ -14,7 +14,7 @@ import torch
 from ddp_tokens.config import Experiment
 from ddp_tokens.corpora.rows import Row, supervised
 from ddp_tokens.errors import WorkloadError
-from ddp_tokens.inputs import Prepared
+from ddp_tokens.inputs import Prepared, require_documents_of_terms
 from ddp_tokens.term_trial import heavier, require_nothing, try_terms, without_smoothing
 from ddp_tokens.terms import require_denominator, what
 from ddp_tokens.workloads import Workload, require_weight, terms_of
@@ -27,7 +27,8 @@ SCORES = ("loss_sum", "correct", "units")
 
 
 def try_out(experiment: Experiment, workload: Workload, prepared: Prepared) -> None:
-    """Raises WorkloadError, naming the workload and what to return. In float64, dropout off; the model is thrown away.
+    """Raises WorkloadError, naming the workload and what to return, and PlanError where a window holds a part of a
+    document that a term counts. In float64, dropout off; the model is thrown away.
 
     Not seen: what depends on other rows of the batch than the row's own copy.
     """
@@ -36,6 +37,7 @@ def try_out(experiment: Experiment, workload: Workload, prepared: Prepared) -> N
     model = workload.build_model(experiment.model, prepared.shape)
     if not isinstance(model, torch.nn.Module):
         raise WorkloadError(f"workload {name}: build_model returns {what(model)}: let it return a torch.nn.Module")
+    require_documents_of_terms(workload, prepared)
     model = model.to(device=experiment.device, dtype=torch.float64).eval()
     ids = (row_id for of_rank in prepared.plan[0] for microbatch in of_rank for row_id in microbatch)
     rows = [row for row_id in ids if supervised(row := prepared.rows[row_id]) > 0]

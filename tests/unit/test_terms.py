@@ -92,6 +92,18 @@ def test_a_document_is_shared_by_its_rows():
         with_shares({"a": PACKED}, (Term("doc", "document"),))
 
 
+def test_a_document_in_two_splits_is_named():
+    """Its mean would be made of rows that are trained on and of rows that are not."""
+    rows = {"a": replace(PACKED, document="x"), "b": replace(PACKED, id="b", split="test", document="x")}
+    assert with_shares(rows, (LM, AUX)) is rows
+    with pytest.raises(
+        CorpusError,
+        match=r"^document 'x' has rows in the splits train and test \(row 'b'\), and with a term per document all rows "
+        "of a document count together: give them one split$",
+    ):
+        with_shares(rows, (LM, Term("doc", "document")))
+
+
 def test_a_microbatch_counts_each_term():
     assert counted((LM, AUX, L2), [PACKED, EMPTY, PACKED]) == (6, 4, 1)
     assert counted((LM, AUX, L2), []) == (0, 0, 1)
@@ -110,8 +122,8 @@ class Tracked(float):
     [
         (
             {"aux": -1},
-            "^denominators, row 'a', term 'aux': the denominator is -1, where a number of units, or a sum of weights, is "
-            "at least 0 and finite: count units in the row$",
+            "^denominators, row 'a', term 'aux': the denominator is -1, where a number of units, or a sum of weights, "
+            "is at least 0 and finite: count units in the row$",
         ),
         ({"aux": math.nan}, "the denominator is nan"),
         ({"l2": 1}, "denominators counts 'l2' of row 'a': it may count lm, aux and nothing else"),
