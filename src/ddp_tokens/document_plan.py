@@ -3,14 +3,16 @@
 import random
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count, islice
+from typing import TypeVar
 
 from ddp_tokens.corpora.training_rows import TrainingRows
 from ddp_tokens.errors import PlanError
 from ddp_tokens.plan import PLAN_SEED_OFFSET, Window, windows_of
 
 Shares = list[Sequence[int]]
+Name = TypeVar("Name", int, str)
 
 
 def make_document_plan(
@@ -49,13 +51,27 @@ def whole_documents(shares: Iterable[Sequence[Sequence[int]]], rows: TrainingRow
     sizes, names = Counter(rows.document_of), list(rows.documents)
     for number, of_ranks in enumerate(shares, start=1):
         held = Counter(rows.document_of[index] for own in of_ranks for index in own)
-        split = next((document for document in sorted(held) if held[document] != sizes[document]), None)
-        if split is not None:
-            raise PlanError(
-                f"window {number} holds {held[split]} of the {sizes[split]} rows of document '{names[split]}', and "
-                "with unit document all rows of a document belong into one window: set sharding to by_document"
-            )
+        _require_whole(number, held, sizes, names.__getitem__, "unit document")
         yield of_ranks
+
+
+def require_whole_documents(plan: Iterable[Window], document_of: Mapping[str, str]) -> None:
+    """For a term per document. `document_of`: by id, of all training rows. Raises PlanError as above."""
+    sizes = Counter(document_of.values())
+    for number, window in enumerate(plan, start=1):
+        held = Counter(document_of[row_id] for of_rank in window for microbatch in of_rank for row_id in microbatch)
+        _require_whole(number, held, sizes, str, "a term per document")
+
+
+def _require_whole(
+    number: int, held: Mapping[Name, int], sizes: Mapping[Name, int], called: Callable[[Name], str], why: str
+) -> None:
+    split = next((document for document in held if held[document] != sizes[document]), None)
+    if split is not None:
+        raise PlanError(
+            f"window {number} holds {held[split]} of the {sizes[split]} rows of document '{called(split)}', and with "
+            f"{why} all rows of a document belong into one window: set sharding to by_document"
+        )
 
 
 def _taken(of_documents: Sequence["array[int]"], rng: random.Random) -> Iterator["array[int]"]:

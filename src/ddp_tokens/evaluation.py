@@ -14,7 +14,7 @@ from ddp_tokens.corpora.rows import TOKEN, Row
 from ddp_tokens.determinism import make_deterministic
 from ddp_tokens.distributed import sum_over_ranks
 from ddp_tokens.errors import DivergedError
-from ddp_tokens.inputs import initial_model
+from ddp_tokens.inputs import counted_for_terms, initial_model
 from ddp_tokens.samples import write_samples
 from ddp_tokens.workloads import Workload, load, require_weight, unit_of, writer
 from ddp_tokens.world import World
@@ -32,7 +32,8 @@ def evaluate_checkpoint(
     """
     make_deterministic(experiment.threads_per_rank)
     verify(checkpoint)
-    rows, lock = read_corpus(rows_path, lock_path)
+    read, lock = read_corpus(rows_path, lock_path)
+    rows = counted_for_terms(experiment, read, lock)
     workload = load(experiment.workload)
 
     def model_of(weights: Path) -> torch.nn.Module:

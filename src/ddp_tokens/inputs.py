@@ -10,15 +10,16 @@ import torch
 from ddp_tokens.checkpoint_files import parts_of
 from ddp_tokens.config import Experiment
 from ddp_tokens.corpora.lock import ImageShape, Shape, read_corpus, require_same_source, shape_in
-from ddp_tokens.corpora.objective import objective_of, require_same_objective, unit_in
+from ddp_tokens.corpora.objective import document_of, objective_of, require_same_objective, unit_in
 from ddp_tokens.corpora.rows import Row
+from ddp_tokens.document_plan import require_whole_documents
 from ddp_tokens.errors import EvidenceError
 from ddp_tokens.layout import Layout
 from ddp_tokens.plan import Plan, dealt, equally_many_microbatches, read_plan
 from ddp_tokens.steps import dump
 from ddp_tokens.strategy_settings import FSDP2
 from ddp_tokens.tensors import fits, load_weights, load_whole
-from ddp_tokens.terms import require_unit, with_shares
+from ddp_tokens.terms import counts_documents, require_unit, with_shares
 from ddp_tokens.workloads import Workload, load, terms_of
 
 
@@ -74,10 +75,19 @@ def _for_ranks(plan: Plan, settings: Mapping[str, Any]) -> Plan:
 
 
 def counted_for_terms(experiment: Experiment, rows: Mapping[str, Row], lock: Mapping[str, Any]) -> Mapping[str, Row]:
-    """The rows as a loss of several terms needs them. Raises WorkloadError where the objective has a unit besides."""
+    """The rows as a loss of several terms needs them. Raises WorkloadError where the objective has a unit besides,
+    and CorpusError where documents cannot be counted.
+    """
     terms = terms_of(load(experiment.workload))
     require_unit(terms, unit_in(lock))
     return with_shares(rows, terms)
+
+
+def require_documents_of_terms(workload: Workload, prepared: Prepared) -> None:
+    """Raises PlanError, naming the document, where a term counts documents and a window holds a part of one."""
+    if counts_documents(terms_of(workload)):
+        trained_on = (row for row in prepared.rows.values() if row.split == "train")
+        require_whole_documents(prepared.plan, {row.id: document_of(row) for row in trained_on})
 
 
 def require_initial(weights: Path) -> None:

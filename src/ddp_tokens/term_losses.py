@@ -27,6 +27,7 @@ def sums_of_terms(
     for names, does in ((missing, "lacks"), (more, "adds")):
         if names:
             raise WorkloadError(f"loss_terms {does} {', '.join(names)}: let it give exactly the terms that TERMS names")
+    numbers = []
     for term in terms:
         given = found[term.name]
         if not isinstance(given, tuple | list) or len(given) != 2 or not isinstance(given[0], torch.Tensor):
@@ -35,12 +36,13 @@ def sums_of_terms(
                 "tensor and a number of units"
             )
         total, number = given
-        require_denominator(number, f"loss_terms, term '{term.name}'")
+        where = f"loss_terms, term '{term.name}': the denominator"
+        numbers.append(float(require_denominator(number, where, "return the number of the term's units in the batch")))
         if total.numel() != 1:
             raise WorkloadError(
                 f"loss_terms gives term '{term.name}' the shape {tuple(total.shape)}: let it be a SUM, a scalar"
             )
-    return tuple(found[term.name][0] for term in terms), tuple(float(found[term.name][1]) for term in terms)
+    return tuple(found[term.name][0] for term in terms), tuple(numbers)
 
 
 def weighted(terms: Sequence[Term], sums: Sums, totals: Sequence[float], world_size: int) -> torch.Tensor:

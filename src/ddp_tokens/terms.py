@@ -9,14 +9,14 @@ of microbatches. So it is the same arithmetic as any other term: a rank calls ba
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
 from ddp_tokens.corpora.locked_rows import changed
-from ddp_tokens.corpora.objective import document_of, weights_of_documents
+from ddp_tokens.corpora.objective import document_of, require_one_split, weights_of_documents
 from ddp_tokens.corpora.rows import Row, position_weights, supervised
 from ddp_tokens.errors import WorkloadError
 from ddp_tokens.objective_settings import DOCUMENT, SAMPLE, SEQUENCE, TOKEN
@@ -105,13 +105,24 @@ def sequences_in(unit: str, row: Row) -> int:
 def with_shares(rows: Mapping[str, Row], terms: Iterable[Term]) -> Mapping[str, Row]:
     """The rows of a corpus, each with the share that it holds of its document, where a term counts documents.
 
-    Raises CorpusError where a row names none.
+    Raises CorpusError where a row names none, and where a document has rows in two splits.
     """
-    if not any(term.unit == DOCUMENT for term in terms) or not rows:
+    if not counts_documents(terms) or not rows:
         return rows
     criterion = next(iter(rows.values())).criterion
-    whole = weights_of_documents((row.raw for row in rows.values()), criterion)
+    whole = weights_of_documents((row.raw for row in _in_one_split(rows.values())), criterion)
     return changed(rows, lambda row: replace(row, share=_share(row, whole[document_of(row)])))
+
+
+def counts_documents(terms: Iterable[Term]) -> bool:
+    return any(term.unit == DOCUMENT for term in terms)
+
+
+def _in_one_split(rows: Iterable[Row]) -> Iterator[Row]:
+    splits: dict[str, str] = {}
+    for row in rows:
+        require_one_split(row, splits, "a term per document")
+        yield row
 
 
 def _share(row: Row, whole: float) -> float:
@@ -134,27 +145,50 @@ def counted(terms: Sequence[Term], rows: Sequence[Row], by_workload: CountsRow |
 
 
 def _own_of(terms: Sequence[Term], row: Row, by_workload: CountsRow) -> Mapping[str, float]:
-    found = by_workload(row)
+    found: Any = by_workload(row)
     countable = [term.name for term in terms if not term.is_once]
-    for name, number in found.items():
+    if not isinstance(found, Mapping):
+        raise WorkloadError(
+            f"denominators returns {what(found)} for row '{row.id}': let it return a mapping from the name of a term "
+            f"({', '.join(countable)}) to what the row counts there"
+        )
+    for name in found:
         if name not in countable:
             raise WorkloadError(
                 f"denominators counts '{name}' of row '{row.id}': it may count {', '.join(countable)} and nothing else"
             )
-        require_denominator(number, f"denominators, row '{row.id}', term '{name}'")
-    return found
+    return {
+        name: require_denominator(
+            int(number) if isinstance(number, bool) else number,  # whether the row counts
+            f"denominators, row '{row.id}', term '{name}': the denominator",
+            "count units in the row",
+        )
+        for name, number in found.items()
+    }
 
 
-def require_denominator(number: Any, where: str) -> None:
-    """Raises WorkloadError, beginning with `where`, of what is no number of units, or depends on the weights."""
+def require_denominator(number: Any, where: str, remedy: str) -> float:
+    """The number, out of a tensor too. Raises WorkloadError, from `where` to `remedy`, of what is no number of units or
+    depends on the weights.
+    """
     if getattr(number, "requires_grad", False):
         raise WorkloadError(
-            f"{where}: the denominator depends on the model's weights (it requires grad): count units in the rows, or "
-            "call .detach() where that is meant"
+            f"{where} depends on the model's weights (it requires grad), so that dividing by it would not leave the "
+            f"gradient of the mean: {remedy}"
         )
-    value = float(number)
-    if not math.isfinite(value) or value < 0:
-        raise WorkloadError(f"{where}: the denominator is {value}: let it be a number of 0 or more")
+    plain = number.item() if hasattr(number, "item") and math.prod(number.shape) == 1 else number  # of torch, NumPy
+    if isinstance(plain, bool) or not isinstance(plain, int | float):
+        raise WorkloadError(f"{where} is {what(number)}, no number: {remedy}")
+    if not 0 <= plain < math.inf:
+        raise WorkloadError(
+            f"{where} is {plain}, where a number of units, or a sum of weights, is at least 0 and finite: {remedy}"
+        )
+    return plain
+
+
+def what(value: Any) -> str:
+    """None, or a value by its type."""
+    return "None" if value is None else f"a {type(value).__name__}"
 
 
 def in_words(terms: Sequence[Term]) -> str:

@@ -7,7 +7,6 @@ wrong on both sides alike.
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,8 +14,9 @@ import torch
 from ddp_tokens.config import Experiment
 from ddp_tokens.corpora.rows import Row, supervised
 from ddp_tokens.errors import WorkloadError
-from ddp_tokens.inputs import Prepared
-from ddp_tokens.term_trial import try_terms
+from ddp_tokens.inputs import Prepared, require_documents_of_terms
+from ddp_tokens.term_trial import heavier, require_nothing, try_terms, without_smoothing
+from ddp_tokens.terms import require_denominator, what
 from ddp_tokens.workloads import Workload, require_weight, terms_of
 
 ROWS = 3  # of which one may happen to have a loss of 0, to which anything is in proportion
@@ -27,7 +27,8 @@ SCORES = ("loss_sum", "correct", "units")
 
 
 def try_out(experiment: Experiment, workload: Workload, prepared: Prepared) -> None:
-    """Raises WorkloadError, naming the workload and what to return. In float64, dropout off; the model is thrown away.
+    """Raises WorkloadError, naming the workload and what to return, and PlanError where a window holds a part of a
+    document that a term counts. In float64, dropout off; the model is thrown away.
 
     Not seen: what depends on other rows of the batch than the row's own copy.
     """
@@ -35,12 +36,28 @@ def try_out(experiment: Experiment, workload: Workload, prepared: Prepared) -> N
     torch.manual_seed(experiment.seed)
     model = workload.build_model(experiment.model, prepared.shape)
     if not isinstance(model, torch.nn.Module):
-        raise WorkloadError(f"workload {name}: build_model returns {_what(model)}: let it return a torch.nn.Module")
+        raise WorkloadError(f"workload {name}: build_model returns {what(model)}: let it return a torch.nn.Module")
+    require_documents_of_terms(workload, prepared)
     model = model.to(device=experiment.device, dtype=torch.float64).eval()
     ids = (row_id for of_rank in prepared.plan[0] for microbatch in of_rank for row_id in microbatch)
     rows = [row for row_id in ids if supervised(row := prepared.rows[row_id]) > 0]
-    for row in rows[:: max(1, len(rows) // ROWS)][:ROWS]:
+    of_window = rows[:: max(1, len(rows) // ROWS)][:ROWS]
+    for row in (*of_window, *_first_with_weights(prepared.rows)):
         _try_row(name, workload, model, row, experiment.device)
+
+
+def _first_with_weights(rows: Mapping[str, Row]) -> list[Row]:
+    """The first row with weights that is trained on, and the first that is scored: few rows may have them, and none of
+    these be in the window. Reads the rows once, in order, up to the second.
+    """
+    found: dict[bool, Row] = {}
+    for row in rows.values():
+        is_trained_on = row.split == "train"
+        if is_trained_on not in found and row.weights is not None and supervised(row) > 0:
+            found[is_trained_on] = row
+            if len(found) == 2:
+                break
+    return list(found.values())
 
 
 def _try_row(name: str, workload: Workload, model: torch.nn.Module, row: Row, device: str) -> None:
@@ -52,6 +69,7 @@ def _try_row(name: str, workload: Workload, model: torch.nn.Module, row: Row, de
         try_terms(name, workload, model, row, device)
     else:
         _try_loss(name, loss_of, row)
+        _try_without_labels(name, workload, model, row, device)
     with torch.no_grad():
         batch = workload.collate([row], device)
         scores = workload.metrics(workload.forward(model, batch), batch)
@@ -61,54 +79,38 @@ def _try_row(name: str, workload: Workload, model: torch.nn.Module, row: Row, de
 
 def _try_loss(name: str, loss_of: Callable[..., float], row: Row) -> None:
     once = loss_of(row)
-    for what, remedy, rows in _doubled(row):
+    doubled = [(how, remedy, [other]) for how, remedy, other in heavier(row, "loss_sum")]
+    for how, remedy, rows in [("that row twice", AS_A_SUM, [row, row]), *doubled]:
         twice = loss_of(*rows)
         if not math.isclose(twice, 2 * once, rel_tol=TOLERANCE, abs_tol=1e-9):
             raise WorkloadError(
-                f"workload {name}: row '{row.id}' has a loss_sum of {once:.6g}, and {what} {twice:.6g}, not twice as "
+                f"workload {name}: row '{row.id}' has a loss_sum of {once:.6g}, and {how} {twice:.6g}, not twice as "
                 f"much: {remedy}"
             )
     smoothed = row.criterion.label_smoothing
-    if smoothed and loss_of(replace(row, criterion=replace(row.criterion, label_smoothing=0.0))) == once:
+    if smoothed and loss_of(without_smoothing(row)) == once:
         raise WorkloadError(
             f"workload {name}: the loss_sum of row '{row.id}' is the same with label_smoothing {smoothed} and with 0: "
             "let loss_sum use row.criterion.label_smoothing, or set label_smoothing to 0"
         )
 
 
-def _doubled(row: Row) -> list[tuple[str, str, list[Row]]]:
-    """What should have twice the loss of the row: what it is called, what is wrong where it has not, and the rows."""
-    found = [("that row twice", AS_A_SUM, [row, row])]
-    if row.weights is not None:
-        of_units = "" if row.units is None else " (which make the unit count)"
-        heavier = replace(row, weights=tuple(2 * weight for weight in row.weights))
-        found.append(
-            (
-                f"with its weights doubled{of_units}",
-                "let loss_sum multiply the loss of each position by row.weights, before it sums",
-                [heavier],
-            )
-        )
-    weights = row.criterion.class_weights
-    if weights is not None:
-        criterion = replace(row.criterion, class_weights=tuple(2 * weight for weight in weights))
-        found.append(
-            (
-                "with the class weights doubled",
-                "let loss_sum use row.criterion.class_weights, or leave class_weights out",
-                [replace(row, criterion=criterion)],
-            )
-        )
-    return found
+def _try_without_labels(name: str, workload: Workload, model: torch.nn.Module, row: Row, device: str) -> None:
+    """As a rank computes it that has no rows, where others wait for it."""
+    batch = workload.collate([row.unsupervised()], device)
+    returned = workload.loss_sum(workload.forward(model, batch), batch)
+    _loss_in(name, returned)
+    total, number = returned
+    require_nothing(f"workload {name}: loss_sum", "loss_sum", row, model, total, [float(number)])
 
 
 def _loss_in(name: str, returned: Any) -> float:
     """What a loss_sum has returned, as a number. Raises WorkloadError unless it is a loss and a denominator."""
     if not isinstance(returned, tuple | list) or len(returned) != 2:
-        raise WorkloadError(f"workload {name}: loss_sum returns {_what(returned)}: {AS_A_SUM}, as two values")
+        raise WorkloadError(f"workload {name}: loss_sum returns {what(returned)}: {AS_A_SUM}, as two values")
     loss, units = returned
     if not isinstance(loss, torch.Tensor):
-        raise WorkloadError(f"workload {name}: the loss of loss_sum is {_what(loss)}, no tensor: {AS_A_SUM}")
+        raise WorkloadError(f"workload {name}: the loss of loss_sum is {what(loss)}, no tensor: {AS_A_SUM}")
     if loss.dim():
         raise WorkloadError(
             f"workload {name}: the loss of loss_sum has the shape {list(loss.shape)}, and is no scalar: {AS_A_SUM}"
@@ -124,36 +126,16 @@ def _loss_in(name: str, returned: Any) -> float:
             f"workload {name}: the loss of loss_sum is {value} with the initial weights: mend the loss, or start "
             "from smaller weights in build_model"
         )
-    _require_denominator(name, units)
+    counted = f"workload {name}: the denominator that loss_sum returns"
+    require_denominator(units, counted, "return what the rows count, supervised_in(rows)")
     return value
-
-
-def _require_denominator(name: str, units: Any) -> None:
-    if isinstance(units, torch.Tensor):
-        if units.requires_grad:
-            raise WorkloadError(
-                f"workload {name}: the denominator that loss_sum returns depends on the model's weights (it requires "
-                "grad), so that dividing by it would not leave the gradient of the mean: return what the rows count, "
-                "supervised_in(rows)"
-            )
-        units = units.item() if units.numel() == 1 else units
-    if isinstance(units, bool) or not isinstance(units, int | float):
-        raise WorkloadError(
-            f"workload {name}: the denominator that loss_sum returns is {_what(units)}, no number: return what the "
-            "rows count, supervised_in(rows)"
-        )
-    if not 0 <= units < math.inf:
-        raise WorkloadError(
-            f"workload {name}: the denominator that loss_sum returns is {units}, where a number of units, or a sum of "
-            "weights, is at least 0 and finite: return what the rows count, supervised_in(rows)"
-        )
 
 
 def _require_scores(name: str, scores: Any) -> None:
     found: Mapping[str, Any] = scores if isinstance(scores, Mapping) else {}
     if missing := [score for score in SCORES if not _is_number(found.get(score))]:
         raise WorkloadError(
-            f"workload {name}: metrics returns {_what(scores)} without {', '.join(missing)} as plain numbers: return "
+            f"workload {name}: metrics returns {what(scores)} without {', '.join(missing)} as plain numbers: return "
             "{'loss_sum': the sum of the losses, 'correct': how many units are right (0 where none can be), 'units': "
             "their number}"
         )
@@ -161,8 +143,3 @@ def _require_scores(name: str, scores: Any) -> None:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float)
-
-
-def _what(value: Any) -> str:
-    """None, or a value by its type."""
-    return "None" if value is None else f"a {type(value).__name__}"

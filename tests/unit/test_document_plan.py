@@ -6,7 +6,7 @@ import pytest
 
 from ddp_tokens.corpora.rows import UNSUPERVISED, Row
 from ddp_tokens.corpora.training_rows import TrainingRows
-from ddp_tokens.document_plan import make_document_plan, whole_documents
+from ddp_tokens.document_plan import make_document_plan, require_whole_documents, whole_documents
 from ddp_tokens.errors import PlanError
 
 SIZES = {"a": 1, "b": 5, "c": 2, "d": 9, "e": 3}
@@ -82,3 +82,14 @@ def test_a_document_that_is_split_over_windows_is_named():
         list(whole_documents(iter(windows), training))
     whole = [[[0], [index for index in range(len(training)) if training.id(index)[0] == "c"]]]
     assert list(whole_documents(iter(whole), training)) == whole
+
+
+def test_a_term_per_document_needs_them_whole_as_well():
+    document_of = {row.id: row.document for row in ROWS}
+    require_whole_documents(plan_of(), document_of)
+    with pytest.raises(
+        PlanError,
+        match=r"^window 2 holds 1 of the 2 rows of document 'c', and with a term per document all rows of a document "
+        "belong into one window: set sharding to by_document$",
+    ):
+        require_whole_documents([[[["a0"]], [[]]], [[["c0"]], [["a0"]]], [[["c1"]], [[]]]], document_of)

@@ -5,11 +5,15 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
+from ddp_tokens import evaluation
+from ddp_tokens.corpora.rows import UNSUPERVISED
 from ddp_tokens.errors import DivergedError
 from ddp_tokens.evaluation import evaluate, perplexity
+from ddp_tokens.layout import Layout
+from ddp_tokens.prepare import prepare
 from ddp_tokens.workloads import token_labels
 from ddp_tokens.world import World
-from tests.helpers import make_row
+from tests.helpers import make_row, record, tiny_experiment, write_lines
 from tests.unit.training import ROWS, tiny_model
 
 
@@ -87,3 +91,28 @@ def test_dropout_is_off_and_nothing_is_learned():
     assert first == second
     assert all(parameter.grad is None for parameter in model.parameters())
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
+def test_a_term_per_document_has_the_shares_of_its_rows_in_an_evaluation(tmp_path, monkeypatch):
+    """Two rows of one document, with 2 and 1 supervised positions: two thirds and one."""
+    rows = [record("a"), record("b", "test"), record("c", "test", labels=(0, UNSUPERVISED))]
+    path = write_lines(tmp_path / "mine.jsonl", *(row | {"document": row["split"]} for row in rows))
+    (tmp_path / "mine.py").write_text(
+        "from ddp_tokens.terms import Term\nTERMS = (Term('labels', 'token'), Term('pages', 'document'))\n"
+        "build_model = collate = forward = loss_terms = metrics = lambda *given, **named: None\n"
+    )
+    experiment = tiny_experiment(
+        corpus={"path": str(path)},
+        workload=str(tmp_path / "mine.py"),
+        model={"kind": "own"},
+        world_size=1,
+        batch=1,
+        accumulation=1,
+    )
+    at = Layout(tmp_path / "out")
+    prepare(experiment, at.rows, at.lock, at.plan)
+    for name in ("make_deterministic", "verify", "initial_model"):
+        monkeypatch.setattr(evaluation, name, lambda *given: None)
+    monkeypatch.setattr(evaluation, "evaluate", lambda model, workload, rows, *more: [row.share for row in rows])
+    scores = evaluation.evaluate_checkpoint(experiment, at.rows, at.lock, tmp_path, tmp_path)
+    assert scores["test"] == pytest.approx([2 / 3, 1 / 3], rel=1e-15)

@@ -2,12 +2,12 @@ import pytest
 import torch
 
 from ddp_tokens.errors import CorpusError, EvidenceError, PlanError
-from ddp_tokens.inputs import initial_model, read_prepared
+from ddp_tokens.inputs import initial_model, read_prepared, require_documents_of_terms
 from ddp_tokens.layout import Layout
 from ddp_tokens.prepare import prepare
 from ddp_tokens.steps import view
 from ddp_tokens.tensors import save_tensors
-from ddp_tokens.workloads import token_labels
+from ddp_tokens.workloads import load, token_labels
 from tests.helpers import record, tiny_experiment, write_lines
 from tests.unit.training import SHAPE, tiny_model
 
@@ -85,3 +85,54 @@ def test_weights_of_another_model_are_refused(tmp_path, change):
     save_tensors(tmp_path / "w.safetensors", tensors)
     with pytest.raises(EvidenceError, match=r"w\.safetensors does not fit the model of this experiment"):
         initial(tmp_path / "w.safetensors")
+
+
+OF_DOCUMENTS = """
+from ddp_tokens.terms import Term
+TERMS = (Term("labels", "token"), Term("pages", "document"))
+build_model = collate = forward = loss_terms = metrics = lambda *given, **named: None
+"""
+
+
+@pytest.fixture
+def of_documents(tmp_path):
+    """An experiment with a term per document, of `splits`: by document the splits of its rows."""
+
+    def make(splits, **changes):
+        rows = [
+            record(f"{document}{index}", split) | {"document": document}
+            for document, of_rows in splits.items()
+            for index, split in enumerate(of_rows)
+        ]
+        (tmp_path / "mine.py").write_text(OF_DOCUMENTS)
+        corpus = {"path": str(write_lines(tmp_path / "mine.jsonl", *rows))}
+        sizes = {"batch": 1, "accumulation": 1, "workload": str(tmp_path / "mine.py"), "model": {"kind": "own"}}
+        return tiny_experiment(corpus=corpus, **sizes, **changes)
+
+    return make
+
+
+SPLITS = {"a": ["train"] * 3, "b": ["train"] * 2, "c": ["test", "test"]}
+
+
+def test_a_term_per_document_needs_each_in_one_split(tmp_path, of_documents):
+    experiment = of_documents(SPLITS | {"d": ["train", "test"]})
+    at = prepared_in(tmp_path / "out", experiment)
+    with pytest.raises(
+        CorpusError, match=r"^document 'd' has rows in the splits train and test \(row 'd1'\), and with a"
+    ):
+        read_prepared(view(experiment, "interrupt"), at)
+
+
+def test_a_term_per_document_needs_each_in_one_window(tmp_path, of_documents):
+    experiment = of_documents(SPLITS)
+    split = read_prepared(view(experiment, "interrupt"), prepared_in(tmp_path / "out", experiment))
+    workload = load(experiment.workload)
+    with pytest.raises(
+        PlanError, match=r"^window 1 holds \d of the \d rows of document '[ab]', and with a term per doc"
+    ):
+        require_documents_of_terms(workload, split)
+    require_documents_of_terms(token_labels, split)
+    experiment = of_documents(SPLITS, sharding="by_document")
+    whole = read_prepared(view(experiment, "interrupt"), prepared_in(tmp_path / "whole", experiment))
+    require_documents_of_terms(workload, whole)

@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+import numpy
 import pytest
 
 from ddp_tokens.corpora.rows import UNSUPERVISED, Criterion, Row
@@ -91,6 +92,18 @@ def test_a_document_is_shared_by_its_rows():
         with_shares({"a": PACKED}, (Term("doc", "document"),))
 
 
+def test_a_document_in_two_splits_is_named():
+    """Its mean would be made of rows that are trained on and of rows that are not."""
+    rows = {"a": replace(PACKED, document="x"), "b": replace(PACKED, id="b", split="test", document="x")}
+    assert with_shares(rows, (LM, AUX)) is rows
+    with pytest.raises(
+        CorpusError,
+        match=r"^document 'x' has rows in the splits train and test \(row 'b'\), and with a term per document all rows "
+        "of a document count together: give them one split$",
+    ):
+        with_shares(rows, (LM, Term("doc", "document")))
+
+
 def test_a_microbatch_counts_each_term():
     assert counted((LM, AUX, L2), [PACKED, EMPTY, PACKED]) == (6, 4, 1)
     assert counted((LM, AUX, L2), []) == (0, 0, 1)
@@ -107,10 +120,22 @@ class Tracked(float):
 @pytest.mark.parametrize(
     ("found", "said"),
     [
-        ({"aux": -1}, "denominators, row 'a', term 'aux': the denominator is -1.0: let it be a number of 0 or more"),
+        (
+            {"aux": -1},
+            "^denominators, row 'a', term 'aux': the denominator is -1, where a number of units, or a sum of weights, "
+            "is at least 0 and finite: count units in the row$",
+        ),
         ({"aux": math.nan}, "the denominator is nan"),
         ({"l2": 1}, "denominators counts 'l2' of row 'a': it may count lm, aux and nothing else"),
         ({"what": 1}, "denominators counts 'what'"),
+        (
+            3,
+            "^denominators returns a int for row 'a': let it return a mapping from the name of a term \\(lm, aux\\)",
+        ),
+        (None, "^denominators returns None for row 'a'"),
+        ({"aux": None}, "the denominator is None, no number: count units in the row$"),
+        ({"aux": "3"}, "the denominator is a str, no number"),
+        ({"aux": numpy.array([1.0, 2.0])}, "the denominator is a ndarray, no number"),
         ({"aux": Tracked(1)}, r"depends on the model's weights \(it requires grad\)"),
     ],
 )
@@ -120,7 +145,19 @@ def test_numbers_that_count_nothing_are_refused(found, said):
 
 
 def test_a_denominator_of_0_is_a_number():
-    require_denominator(0, "here")
+    assert require_denominator(0, "here", "do this") == 0
+
+
+@pytest.mark.parametrize("number", [2, 2.0, numpy.int64(2), numpy.float32(2), numpy.array([2.0])])
+def test_a_number_of_numpy_is_one(number):
+    assert require_denominator(number, "here", "do this") == 2
+    assert counted((LM, AUX, L2), [PACKED], lambda row: {"aux": number})[1] == 2
+
+
+def test_whether_a_row_counts_is_a_number_in_denominators_only():
+    assert counted((LM, AUX, L2), [PACKED, PACKED], lambda row: {"aux": True})[1] == 2
+    with pytest.raises(WorkloadError, match=r"^here is a bool, no number: do this$"):
+        require_denominator(True, "here", "do this")
 
 
 def test_the_objective_in_words_and_as_a_formula():

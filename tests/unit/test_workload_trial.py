@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy
 import pytest
 import torch
 
@@ -11,7 +12,7 @@ from ddp_tokens.corpora.rows import UNSUPERVISED, Criterion, Row, supervised_in
 from ddp_tokens.errors import WorkloadError
 from ddp_tokens.inputs import Prepared
 from ddp_tokens.workload_trial import try_out
-from ddp_tokens.workloads import causal_lm, token_labels
+from ddp_tokens.workloads import causal_lm, images, token_labels
 from tests.distributed.tiny import SquaredError, Theta
 from tests.helpers import make_row, next_token_row, tiny_experiment
 
@@ -105,6 +106,55 @@ def test_a_mean_over_the_rows_of_a_batch_is_refused():
     assert "not twice as much" in text
 
 
+def test_a_loss_that_counts_a_row_without_labels_is_refused():
+    """A rank without rows computes such a row: what it adds is in the reference too, unseen by any comparison."""
+
+    class Penalized(Sound):
+        def loss_sum(self, outputs, batch):
+            loss, units = labelled.loss_sum(outputs, batch)
+            return loss + (outputs**2).sum(), units
+
+    text = refusal(Penalized())
+    assert text.startswith(
+        "workload token_labels: loss_sum counts row 'a' even where none of its labels is supervised (a sum of "
+    )
+    assert text.endswith(
+        ", a gradient other than 0), and a rank without rows computes such a row: let loss_sum count nothing where no "
+        "label is supervised"
+    )
+
+    class OneMore(Sound):
+        def loss_sum(self, outputs, batch):
+            loss, units = labelled.loss_sum(outputs, batch)
+            return loss, units + 1
+
+    assert "supervised (1 units), and a rank" in refusal(OneMore())
+
+
+def test_an_image_without_its_label_counts_nothing():
+    pixels = numpy.random.default_rng(3).random((2, 1, 4, 4)).astype("float32")
+    rows = [Row(name, "train", (), (index,), index=index, images=pixels.__getitem__) for index, name in enumerate("ab")]
+    shape = {"classes": 2, "channels": 1, "height": 4, "width": 4}
+    of_images = Prepared({row.id: row for row in rows}, {"shape": shape, "images": {}}, [[[["a", "b"]]]])
+    experiment = tiny_experiment(
+        workload="images",
+        corpus={"kind": "images"},
+        model={"kind": "resnet", "stages": [4], "blocks": 1, "norm": "group", "groups": 1},
+    )
+    try_out(experiment, images, of_images)
+
+    class Penalized:
+        def __getattr__(self, name):
+            return getattr(images, name)
+
+        def loss_sum(self, outputs, batch):
+            loss, units = images.loss_sum(outputs, batch)
+            return loss + (outputs**2).sum(), units
+
+    with pytest.raises(WorkloadError, match="loss_sum counts row 'a' even where none of its labels is supervised"):
+        try_out(experiment, Penalized(), of_images)
+
+
 def test_the_rounding_of_half_precision_is_no_mean():
     """In bfloat16 a loss is off by up to 2^-8, twice: 0.8 %, below the 2 % that are let through."""
     trial(returning(lambda loss, units: (loss.bfloat16().double(), units)), LABELLED)
@@ -120,6 +170,48 @@ def test_weights_that_are_ignored_are_refused():
     assert "and with its weights doubled " in text
     assert text.endswith("let loss_sum multiply the loss of each position by row.weights, before it sums")
     assert "(which make the unit count)" in refusal(Ignoring(), CASES["sequence unit"])
+
+
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
+def test_weights_that_only_a_row_outside_of_the_window_has_are_tried(split):
+    class Ignoring(Sound):
+        def collate(self, rows, device="cpu"):
+            return replace(labelled.collate(rows, device), weights=None)
+
+    class Unweighted(Sound):
+        def metrics(self, outputs, batch):
+            return {name: value for name, value in labelled.metrics(outputs, batch).items() if name != "weight"}
+
+    heavy = weighted(make_row("heavy", 2, split))
+    of_all = prepared([*LABELLED, heavy])
+    for workload in (Ignoring(), Unweighted(), Sound()):
+        try_out(tiny_experiment(), workload, prepared(LABELLED))
+        planned = replace(of_all, plan=[[[["a", "b", "c"]]]])
+        if isinstance(workload, Ignoring | Unweighted):
+            with pytest.raises(WorkloadError, match=r"row 'heavy' .*with its weights doubled|metrics lacks 'weight'"):
+                try_out(tiny_experiment(), workload, planned)
+        else:
+            try_out(tiny_experiment(), workload, planned)
+
+
+def test_rows_are_read_once_and_no_further_than_the_second_with_weights():
+    class Counted(dict):
+        read = 0
+
+        def values(self):
+            for row in super().values():
+                Counted.read += 1
+                yield row
+
+    rows = [
+        *LABELLED,
+        weighted(make_row("d", 2)),
+        weighted(make_row("e", 2, "test")),
+        *(make_row(f"{n}", 1) for n in range(9)),
+    ]
+    of_all = prepared(rows)
+    try_out(tiny_experiment(), Sound(), replace(of_all, rows=Counted(of_all.rows), plan=[[[["a"]]]]))
+    assert Counted.read == 5
 
 
 def test_a_criterion_that_is_ignored_is_refused():

@@ -8,7 +8,7 @@ from typing import Any
 from ddp_tokens.config import Corpus, GeneratedCorpus, OwnImages, OwnRows
 from ddp_tokens.corpora import own_images, own_sources
 from ddp_tokens.corpora.locked_rows import changed, locked_rows
-from ddp_tokens.corpora.objective import Objective, document_of, objective_in
+from ddp_tokens.corpora.objective import Objective, objective_in, require_one_split
 from ddp_tokens.corpora.rows import SPLITS, UNSUPERVISED, Criterion, Row, longest_sequence, supervised_positions
 from ddp_tokens.corpora.training_rows import TrainingRows
 from ddp_tokens.errors import PREPARE_AGAIN, CorpusError
@@ -73,13 +73,7 @@ class Tally:
                 f"labels 0 to {len(weights) - 1}: give one weight per class"
             )
         if self.objective.unit == DOCUMENT:
-            name = document_of(row)
-            split = self.split_of_documents.setdefault(name, row.split)
-            if split != row.split:
-                raise CorpusError(
-                    f"document '{name}' has rows in the splits {split} and {row.split} (row '{row.id}'), and with unit "
-                    "document all rows of a document count together: give them one split"
-                )
+            require_one_split(row, self.split_of_documents, "unit document")
 
     def require_supervised(self, corpus: Corpus) -> None:
         """Raises CorpusError when there is nothing to train on, or nothing to score."""

@@ -150,6 +150,17 @@ def document_of(row: Row) -> str:
     return row.document
 
 
+def require_one_split(row: Row, splits: dict[str, str], why: str) -> None:
+    """`splits`: of each document, by the rows before, to which it is added. Raises CorpusError where it has another."""
+    name = document_of(row)
+    split = splits.setdefault(name, row.split)
+    if split != row.split:
+        raise CorpusError(
+            f"document '{name}' has rows in the splits {split} and {row.split} (row '{row.id}'), and with {why} all "
+            "rows of a document count together: give them one split"
+        )
+
+
 def _groups(row: Row, unit: str) -> list[tuple[int, int]]:
     """Start and end of each group of positions."""
     starts = row.starts if unit == SEQUENCE and row.starts else (0,)
