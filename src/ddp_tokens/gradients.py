@@ -70,7 +70,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def read(experiment: Experiment, at: Layout, world: World) -> tuple[Prepared, dict[str, File]]:
     require_size(world, experiment.world_size)
-    return read_inputs(experiment, at)
+    prepared, files = read_inputs(experiment, at)
+    return prepared.for_ranks_of(experiment.strategy), files
 
 
 def write_gradients(experiment: Experiment, at: Layout, prepared: Prepared, world: World) -> None:
