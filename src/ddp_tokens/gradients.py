@@ -35,7 +35,7 @@ from ddp_tokens.other_units import counted_by
 from ddp_tokens.plan import microbatches_of, windows_to_compare
 from ddp_tokens.rank_failure import Watch, explaining, watched
 from ddp_tokens.reference import DTYPES, gradients_of, named_gradients
-from ddp_tokens.strategies import bare_of, wrap
+from ddp_tokens.strategies import bare_of, reached_by_ranks, reaching, wrap
 from ddp_tokens.tensors import own_part, save_tensors
 from ddp_tokens.watching import end_with, starters_of_rank
 from ddp_tokens.window_trace import trace
@@ -70,7 +70,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def read(experiment: Experiment, at: Layout, world: World) -> tuple[Prepared, dict[str, File]]:
     require_size(world, experiment.world_size)
-    return read_inputs(experiment, at)
+    prepared, files = read_inputs(experiment, at)
+    return prepared.for_ranks_of(experiment.strategy), files
 
 
 def write_gradients(experiment: Experiment, at: Layout, prepared: Prepared, world: World) -> None:
@@ -112,12 +113,18 @@ def gradients_left_by(
     cases: Mapping[str, int],
     world: World,
 ) -> dict[str, torch.Tensor]:
-    """Gradients by CASE/PARAMETER, as this rank holds them after DDP's averaging. `cases`: name -> index of window."""
+    """Gradients by CASE/PARAMETER, as this rank holds them after DDP's averaging, of all parameters that a loss of any
+    rank depends on. `cases`: name -> index of window.
+    """
     dump: dict[str, torch.Tensor] = {}
     for case, index in cases.items():
         progress_told().begins_update(index + 1)
-        way(model, workload, microbatches_of(prepared.plan[index], world.rank, prepared.rows), name_of(index), world)
-        dump |= named_gradients(case, gradients_of(bare_of(model)))
+        own = microbatches_of(prepared.plan[index], world.rank, prepared.rows)
+        with reaching(model) as reached:
+            way(model, workload, own, name_of(index), world)
+        of_losses = reached_by_ranks(model, reached, world.device)
+        left = gradients_of(bare_of(model))
+        dump |= named_gradients(case, {name: left[name] for name in left if name in of_losses})
     return dump
 
 

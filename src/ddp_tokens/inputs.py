@@ -1,9 +1,9 @@
 """What every step with tensors starts from: the locked corpus, the plan, the initial weights."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -50,6 +50,12 @@ class Prepared:
         planned_for = self.planned_for or experiment.world_size
         return experiment.model_copy(update={"world_size": planned_for}).windows_per_epoch(self.training_rows)
 
+    def for_ranks_of(self, strategy: str) -> Self:
+        """As ranks that train by this strategy take the windows: under fsdp2, where every forward waits for all ranks,
+        with equally many microbatches. References and checks keep to the plan: what is added sums nothing.
+        """
+        return replace(self, plan=equally_many_microbatches(self.plan)) if strategy == FSDP2 else self
+
 
 def read_prepared(experiment: Experiment, at: Layout, repartitioned: bool = False) -> Prepared:
     """Raises CorpusError or PlanError when they are missing, altered, or made for other settings than this view's.
@@ -66,12 +72,8 @@ def read_prepared(experiment: Experiment, at: Layout, repartitioned: bool = Fals
     if repartitioned:
         any_size = {name: value for name, value in settings.items() if name != "world_size"}
         plan = read_plan(at.plan, lock["corpus_sha256"], any_size)
-        return Prepared(rows, lock, _for_ranks(dealt(plan, experiment.world_size), settings), len(plan[0]))
-    return Prepared(rows, lock, _for_ranks(read_plan(at.plan, lock["corpus_sha256"], settings), settings))
-
-
-def _for_ranks(plan: Plan, settings: Mapping[str, Any]) -> Plan:
-    return equally_many_microbatches(plan) if settings.get("strategy") == FSDP2 else plan
+        return Prepared(rows, lock, dealt(plan, experiment.world_size), len(plan[0]))
+    return Prepared(rows, lock, read_plan(at.plan, lock["corpus_sha256"], settings))
 
 
 def counted_for_terms(experiment: Experiment, rows: Mapping[str, Row], lock: Mapping[str, Any]) -> Mapping[str, Row]:

@@ -10,15 +10,17 @@ imported where it is used: it takes longer to import than a small model takes to
 """
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any, cast
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.hooks import RemovableHandle
 
-from ddp_tokens.distributed import progress_told, ranks_together, wrap_for_ddp
+from ddp_tokens.distributed import progress_told, ranks_together, sum_over_ranks, wrap_for_ddp
 from ddp_tokens.distributed import share_buffers as share_buffers_of_ddp
 from ddp_tokens.errors import ConfigError
 from ddp_tokens.progress import OPTIMIZER, Progress
@@ -82,6 +84,47 @@ def gathered(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         return {name: whole(tensor) for name, tensor in tensors.items()}
 
 
+@contextmanager
+def reaching(model: torch.nn.Module) -> Iterator[set[str]]:
+    """The names of parameters that backward passes inside the block reach on this rank, as far as ranks hold parts.
+
+    There a parameter that no rank reaches gets a gradient of zeros, as if it were reached and its gradient zero.
+    """
+    if not gathers(model):
+        yield set()
+        return
+    from torch.distributed.fsdp import FSDPModule
+
+    reached: set[str] = set()
+    watched: dict[str, RemovableHandle] = {}
+
+    def watch(module: torch.nn.Module, *_: Any, prefix: str) -> None:
+        for name, parameter in module.named_parameters(prefix=prefix, remove_duplicate=False):
+            if name not in watched and parameter.requires_grad and not is_sharded(parameter):
+                watched[name] = parameter.register_post_accumulate_grad_hook(lambda _, name=name: reached.add(name))
+
+    parts = [(prefix, module) for prefix, module in model.named_modules() if isinstance(module, FSDPModule)]
+    # After fully_shard's own hooks, which put whole weights in the place of the parts: these are what backward reaches.
+    handles = [module.register_forward_pre_hook(partial(watch, prefix=prefix)) for prefix, module in parts]
+    try:
+        yield reached
+    finally:
+        for handle in (*handles, *watched.values()):
+            handle.remove()
+
+
+def reached_by_ranks(model: torch.nn.Module, reached: Collection[str], device: str) -> set[str]:
+    """The parameters that have a gradient because a loss of any rank depends on them. Every rank calls this.
+
+    `reached`: of this rank, as `reaching` found it. Where ranks hold everything, gradients have no other reason.
+    """
+    names = [name for name, parameter in bare_of(model).named_parameters() if parameter.grad is not None]
+    if not gathers(model):
+        return set(names)
+    ranks = sum_over_ranks([float(name in reached) for name in names], device, "count of reached parameters")
+    return {name for name, number in zip(names, ranks, strict=True) if number}
+
+
 def share_buffers(model: torch.nn.Module) -> None:
     """After a run's last window, see distributed.share_buffers. Under fsdp2 no buffer is sent: none may change."""
     if isinstance(model, DistributedDataParallel):
@@ -118,7 +161,7 @@ def _sharded(model: torch.nn.Module) -> torch.nn.Module:
     for block in blocks_of(model):
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
-    # A rank whose rows do not reach a parameter would otherwise reduce less than the others.
+    # A rank whose rows do not reach a parameter would otherwise reduce less than the others. See `reaching`.
     cast(FSDPModule, model).set_reduce_scatter_unused_params(True)
     return model
 

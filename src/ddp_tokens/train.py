@@ -144,7 +144,7 @@ def read_ready(
         require_folder(resume)
     if allowed.repartition and experiment.epochs is not None:
         experiment = experiment.model_copy(update={"steps": planned_steps(at.plan)})
-    prepared = read_prepared(experiment, at, allowed.repartition)
+    prepared = read_prepared(experiment, at, allowed.repartition).for_ranks_of(experiment.strategy)
     require_initial(at.initial)
     identity = run_identity(experiment, at)
     until = experiment.interrupt_at if run == "interrupt" else experiment.steps

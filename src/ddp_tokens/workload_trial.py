@@ -6,7 +6,7 @@ wrong on both sides alike.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -44,6 +44,9 @@ def try_out(experiment: Experiment, workload: Workload, prepared: Prepared) -> N
     of_window = rows[:: max(1, len(rows) // ROWS)][:ROWS]
     for row in (*of_window, *_first_with_weights(prepared.rows)):
         _try_row(name, workload, model, row, experiment.device)
+    if not terms_of(workload):
+        by_length = sorted(rows, key=lambda row: len(row.labels))
+        _try_together(name, workload, model, by_length[:1] + by_length[-1:], experiment.device)
 
 
 def _first_with_weights(rows: Mapping[str, Row]) -> list[Row]:
@@ -75,6 +78,29 @@ def _try_row(name: str, workload: Workload, model: torch.nn.Module, row: Row, de
         scores = workload.metrics(workload.forward(model, batch), batch)
     _require_scores(name, scores)
     require_weight(workload, scores, [row])
+    if not terms_of(workload) and not math.isclose(
+        scores["loss_sum"], expected := loss_of(row), rel_tol=TOLERANCE, abs_tol=1e-9
+    ):
+        raise WorkloadError(
+            f"workload {name}: metrics gives row '{row.id}' a loss_sum of {scores['loss_sum']:.6g}, and loss_sum gives "
+            f"it {expected:.6g}: let metrics return the same sum, never a mean"
+        )
+
+
+def _try_together(name: str, workload: Workload, model: torch.nn.Module, rows: Sequence[Row], device: str) -> None:
+    """A short row and a long one: padding must count nothing."""
+
+    def loss_of(*of_batch: Row) -> float:
+        batch = workload.collate(of_batch, device)
+        return _loss_in(name, workload.loss_sum(workload.forward(model, batch), batch))
+
+    together, apart = loss_of(*rows), sum(map(loss_of, rows))
+    if not math.isclose(together, apart, rel_tol=TOLERANCE, abs_tol=1e-9):
+        ids = " and ".join(f"'{row.id}'" for row in rows)
+        raise WorkloadError(
+            f"workload {name}: rows {ids} have a loss_sum of {together:.6g} in one batch and of {apart:.6g} in two: let "
+            "collate, forward and loss_sum give padding no weight, and no row an influence on another"
+        )
 
 
 def _try_loss(name: str, loss_of: Callable[..., float], row: Row) -> None:

@@ -1,5 +1,6 @@
 """fsdp2 and zero1 leave the gradient of the objective, whatever ranks hold; a mean of means is refused and named."""
 
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -11,20 +12,30 @@ from ddp_tokens.corpora.rows import supervised_in
 from ddp_tokens.determinism import make_deterministic
 from ddp_tokens.distributed import sum_over_ranks
 from ddp_tokens.errors import ConfigError
+from ddp_tokens.files import read_json
 from ddp_tokens.gradients import PROGRAM, main, traced
 from ddp_tokens.gradients import token_mean as token_mean_way
 from ddp_tokens.inputs import initial_model, read_prepared
 from ddp_tokens.normalization import global_token_loss, mean_of_means_loss
-from ddp_tokens.plan import equally_many_microbatches, microbatches_of
+from ddp_tokens.plan import equally_many_microbatches, microbatches_of, windows_to_compare
 from ddp_tokens.reference import gradients_of, reference_gradient
-from ddp_tokens.strategies import bare_of, blocks_of, gathers, optimizer_of, wrap
-from ddp_tokens.tensors import is_sharded, own_part, weights_of
+from ddp_tokens.strategies import (
+    bare_of,
+    blocks_of,
+    gathers,
+    optimizer_of,
+    reached_by_ranks,
+    reaching,
+    unsynchronized,
+    wrap,
+)
+from ddp_tokens.tensors import is_sharded, load_tensors, own_part, weights_of
 from ddp_tokens.window import accumulate, count_window
 from ddp_tokens.workloads import token_labels
 from ddp_tokens.world import World
 from tests.distributed.ranks import run_ranks
 from tests.distributed.test_gradient_on_ranks import ROUNDING, WRONG, largest_difference
-from tests.distributed.tiny import Tiny, prepared, told_by
+from tests.distributed.tiny import SETTINGS, Tiny, prepared, told_by
 
 STRATEGIES = ("fsdp2", "zero1")
 
@@ -117,6 +128,123 @@ def test_the_step_gradients_ends_as_expected_and_names_a_mean_of_means(tmp_path,
         "the model and its one block"
     )
     assert [verdict.outcome for verdict in judging.zero_window(tiny.experiment, tiny.at)] == ["pass"]
+
+
+def test_windows_in_which_ranks_have_unequally_many_microbatches_are_compared(tmp_path):
+    """7 rows are 4 and 3 for two ranks, in microbatches of 3 two and one. References are of the plan, though they are
+    written here with an experiment that says strategy.
+    """
+    uneven = {"corpus": SETTINGS["corpus"] | {"train": 7}, "sharding": "by_epoch", "batch": 3, "accumulation": 3}
+    tiny = prepared(tmp_path / "tiny", 2, strategy="fsdp2", **uneven)
+    done = run_ranks(write_gradients_as_program, 2, tmp_path, tiny.arguments(), joined=False)
+    assert done == [{"code": 0, "said": ""}] * 2
+    plan = read_json(tiny.at.plan)["plan"]
+    compared = windows_to_compare(plan, read_prepared(tiny.experiment, tiny.at).rows).values()
+    assert [[len(of_rank) for of_rank in plan[index]] for index in compared] == [[2, 1]] * 2
+    parity = judging.gradient_parity(tiny.experiment, tiny.at)
+    assert [verdict.case for verdict in parity if not verdict.as_expected] == []
+    assert {verdict.outcome for verdict in parity if verdict.case.startswith("token_mean")} == {"pass"}
+
+
+# `aux` is used by no loss, once in a block and once in none; `silent` by every loss, which it does not change.
+WITH_UNUSED = """\
+import torch
+from torch import nn
+
+from ddp_tokens import labelled
+
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.used, self.aux = nn.Linear(width, width), nn.Linear(width, width)
+        self.silent = nn.Parameter(torch.ones(width))
+
+    def forward(self, hidden):
+        return torch.tanh(self.used(hidden)) + 0 * self.silent
+
+
+class Model(nn.Module):
+    def __init__(self, width, vocabulary, classes):
+        super().__init__()
+        self.tokens, self.blocks = nn.Embedding(vocabulary, width), nn.ModuleList([Block(width)])
+        self.aux, self.head = nn.Linear(width, width), nn.Linear(width, classes)
+
+    def forward(self, tokens):
+        return self.head(self.blocks[0](self.tokens(tokens)))
+
+
+class Work:
+    def build_model(self, settings, shape):
+        return Model(8, shape.vocabulary, shape.classes)
+
+    def collate(self, rows, device="cpu"):
+        return labelled.collate(rows, device)
+
+    def forward(self, model, batch):
+        return model(batch.tokens)
+
+    def loss_sum(self, outputs, batch):
+        return labelled.loss_sum(outputs, batch)
+
+    def metrics(self, outputs, batch):
+        return labelled.metrics(outputs, batch)
+"""
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+def test_a_parameter_that_no_loss_uses_has_no_gradient_and_one_whose_gradient_is_zero_has_it(tmp_path, strategy):
+    path = tmp_path / "with_unused.py"
+    path.write_text(WITH_UNUSED)
+    changes = {"workload": f"{path}:Work", "model": {"kind": "own"}, "strategy": strategy}
+    tiny = prepared(tmp_path / "tiny", 2, **changes)
+    done = run_ranks(write_gradients_as_program, 2, tmp_path, tiny.arguments(), joined=False)
+    assert done == [{"code": 0, "said": ""}] * 2
+    dump = load_tensors(tiny.at.gradients("token_mean", "float64"))
+    names = {name.split("/")[1] for name in dump}
+    assert {name for name in names if "aux" in name} == set()
+    assert {"blocks.0.silent", "blocks.0.used.weight", "head.bias", "tokens.weight"} <= names
+    assert [bool(dump[name].any()) for name in dump if name.endswith("silent")] == [False] * 2
+    parity = judging.gradient_parity(tiny.experiment, tiny.at)
+    assert [(verdict.case, verdict.first_difference) for verdict in parity if not verdict.as_expected] == []
+    right = [verdict.outcome for verdict in parity if verdict.case.startswith("token_mean")]
+    assert right == ["pass"] * 4
+
+
+class OfOneRank(torch.nn.Module):
+    """`own` is used where the rank is 1, in its first microbatch; `unused` nowhere; `tied` has two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.all, self.own, self.unused = (torch.nn.Linear(2, 2, bias=False) for _ in range(3))
+        self.tied = torch.nn.Linear(2, 2, bias=False)
+        self.tied.weight = self.all.weight
+
+    def forward(self, inputs: torch.Tensor, with_own: bool) -> torch.Tensor:
+        hidden = self.tied(inputs)
+        return self.own(hidden) if with_own else hidden
+
+
+def reach(world: World, strategy: str) -> list[list[list[str]]]:
+    """In each of two windows of two microbatches: what this rank reaches, and what any does."""
+    model, found = wrap(OfOneRank(), strategy), []
+    for uses in (True, False):
+        model.zero_grad(set_to_none=True)
+        with reaching(model) as reached:
+            for last in (False, True):
+                with nullcontext() if last else unsynchronized(model):
+                    model(torch.ones(1, 2), uses and world.rank == 1 and not last).sum().backward()
+        found.append([sorted(reached), sorted(reached_by_ranks(model, reached, world.device))])
+    return found
+
+
+def test_a_parameter_that_one_rank_reaches_is_reached(tmp_path):
+    """And in the next window, in which none does, it is not."""
+    tied, own = ["all.weight", "tied.weight"], "own.weight"
+    assert run_ranks(reach, 2, tmp_path, "fsdp2") == [
+        [[tied, ["all.weight", own]], [tied, ["all.weight"]]],
+        [[["all.weight", own, "tied.weight"], ["all.weight", own]], [tied, ["all.weight"]]],
+    ]
 
 
 class Blocks(torch.nn.Module):

@@ -8,7 +8,7 @@ from ddp_tokens.prepare import prepare
 from ddp_tokens.steps import view
 from ddp_tokens.tensors import save_tensors
 from ddp_tokens.workloads import load, token_labels
-from tests.helpers import record, tiny_experiment, write_lines
+from tests.helpers import TINY_CORPUS, record, tiny_experiment, write_lines
 from tests.unit.training import SHAPE, tiny_model
 
 
@@ -24,6 +24,40 @@ def test_what_was_prepared_is_read(tmp_path):
     assert len(prepared.rows) == 44
     assert len(prepared.plan) == experiment.steps
     assert prepared.shape == SHAPE
+
+
+def test_only_ranks_that_train_under_fsdp2_get_microbatches_without_rows(tmp_path):
+    """43 rows are 22 and 21 for two ranks: 9 and 9, 9 and 9, then 4 and 3, in microbatches of 3 two and one. Whatever
+    a view holds: the whole experiment, as a test passes it, is read as the view of `reference`, which has no strategy.
+    """
+    changes = {"corpus": TINY_CORPUS | {"train": 43}, "sharding": "by_epoch", "batch": 3, "accumulation": 3}
+    experiment = tiny_experiment(strategy="fsdp2", **changes)
+    at = prepared_in(tmp_path, experiment)
+    planned, added = [[3, 3], [3, 3], [2, 1], [3, 3]], [[3, 3], [3, 3], [2, 2], [3, 3]]
+    for read_with in (experiment, *(view(experiment, step) for step in ("reference", "gradients", "interrupt"))):
+        found = read_prepared(read_with, at)
+        assert lengths(found.plan) == planned
+        assert lengths(found.for_ranks_of("fsdp2").plan) == added
+        assert lengths(found.for_ranks_of("ddp").plan) == lengths(found.for_ranks_of("zero1").plan) == planned
+
+
+def test_windows_of_another_number_of_ranks_are_dealt_first_and_then_made_equally_long(tmp_path):
+    """34 rows are 12, 11 and 11 for three ranks: 9 each, then 3, 2 and 2. For two ranks the 27 are 13 and 14, five
+    microbatches of 3 at most each, and the 7 are 3 and 4: one and two.
+    """
+    changes = {"corpus": TINY_CORPUS | {"train": 34}, "sharding": "by_epoch", "batch": 3, "accumulation": 3}
+    at = prepared_in(tmp_path, tiny_experiment(world_size=3, strategy="fsdp2", **changes))
+    resumed = view(tiny_experiment(world_size=2, strategy="fsdp2", **changes), "resume")
+    found = read_prepared(resumed, at, repartitioned=True)
+    assert lengths(found.plan) == [[5, 5], [1, 2]] * 2
+    of_ranks = found.for_ranks_of("fsdp2")
+    assert lengths(of_ranks.plan) == [[5, 5], [2, 2]] * 2
+    assert (of_ranks.planned_for, of_ranks.rows) == (3, found.rows)
+
+
+def lengths(plan):
+    """Of each window, how many microbatches each rank has."""
+    return [[len(of_rank) for of_rank in window] for window in plan]
 
 
 def test_a_plan_for_other_settings_is_refused(tmp_path):
