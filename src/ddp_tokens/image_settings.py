@@ -18,7 +18,8 @@ def require_images(experiment: Any) -> None:
     own = is_own(experiment.workload)
     if isinstance(experiment.model, OwnModel) and not own:
         raise ValueError(
-            f"model own needs a workload of your own, such as path/to/mine.py:MyWork, not {experiment.workload}"
+            f"model own needs a workload of your own, such as path/to/mine.py:MyWork, not "
+            f"{experiment.workload}, which is no file and no name of the project's own"
         )
     if isinstance(experiment.model, ResNet) != of_images and not own:
         raise ValueError(

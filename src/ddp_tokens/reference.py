@@ -100,11 +100,10 @@ def parts(
 
 def mean_of(of_microbatches: dict[tuple[int, int], Gradients], denominator: float) -> Gradients:
     """The gradient of (sum of losses) / (number of supervised units) over the whole window."""
-    first, *others = of_microbatches.values()
-    total = {name: gradient.clone() for name, gradient in first.items()}
-    for gradients in others:
+    total: Gradients = {}
+    for gradients in of_microbatches.values():
         for name, gradient in gradients.items():
-            total[name] += gradient
+            total[name] = total[name] + gradient if name in total else gradient
     return {name: gradient / denominator for name, gradient in total.items()}
 
 

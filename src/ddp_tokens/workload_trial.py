@@ -98,8 +98,8 @@ def _try_together(name: str, workload: Workload, model: torch.nn.Module, rows: S
     if not math.isclose(together, apart, rel_tol=TOLERANCE, abs_tol=1e-9):
         ids = " and ".join(f"'{row.id}'" for row in rows)
         raise WorkloadError(
-            f"workload {name}: rows {ids} have a loss_sum of {together:.6g} in one batch and of {apart:.6g} in two: let "
-            "collate, forward and loss_sum give padding no weight, and no row an influence on another"
+            f"workload {name}: rows {ids} have a loss_sum of {together:.6g} in one batch and of {apart:.6g} in two: "
+            "let collate, forward and loss_sum give padding no weight, and no row an influence on another"
         )
 
 

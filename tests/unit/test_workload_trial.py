@@ -289,3 +289,28 @@ def test_a_model_that_is_none_and_metrics_that_lack_something_are_named():
         NoScores()
     )
     assert "metrics returns None without loss_sum, correct, units" in refusal(NoMapping())
+
+
+def test_a_loss_that_depends_on_the_padding_is_refused():
+    class Padded(Sound):
+        def loss_sum(self, outputs, batch):
+            total, units = labelled.loss_sum(outputs, batch)
+            return total / batch.labels.shape[1], units
+
+        def metrics(self, outputs, batch):
+            return labelled.metrics(outputs, batch) | {"loss_sum": float(self.loss_sum(outputs, batch)[0])}
+
+    told = refusal(Padded())
+    assert ": rows 'c' and 'b' have a loss_sum of " in told
+    assert told.endswith("give padding no weight, and no row an influence on another")
+
+
+def test_metrics_that_return_a_mean_are_refused():
+    class Mean(Sound):
+        def metrics(self, outputs, batch):
+            found = labelled.metrics(outputs, batch)
+            return found | {"loss_sum": found["loss_sum"] / found["units"]}
+
+    told = refusal(Mean())
+    assert ": metrics gives row 'a' a loss_sum of " in told
+    assert told.endswith("let metrics return the same sum, never a mean")

@@ -22,19 +22,24 @@ NOT_MIXED = "in float32, the dtype of the weights, without the mixed precision o
 @dataclass(frozen=True)
 class Conditions:
     """`sentences`: of every verdict. `of_native`: of those in the training dtype. `files`: what they were read from.
-    `objective`: where it is not the plain mean over tokens, and the verdict states none.
+    `objective`: where it is not the plain mean over tokens, and the verdict states none; `with_what`: added to that of
+    several terms.
     """
 
     sentences: tuple[str, ...] = ()
     of_native: tuple[str, ...] = ()
     files: tuple[Path, ...] = ()
     objective: str | None = None
+    with_what: str = ""
 
     def stated_in(self, verdict: Verdict, dtype: str) -> Verdict:
         sentences = (*self.sentences, *(self.of_native if dtype == NATIVE else ()))
         if self.objective is not None and OBJECTIVE not in verdict.observed:
             sentences = (f"objective: {self.objective}", *sentences)
             verdict = replace(verdict, observed={**verdict.observed, OBJECTIVE: self.objective})
+        elif self.with_what:
+            told = f"{verdict.observed[OBJECTIVE]}{self.with_what}"
+            verdict = replace(verdict, observed={**verdict.observed, OBJECTIVE: told})
         return replace(
             verdict,
             criterion="; ".join((verdict.criterion, *sentences)),
@@ -51,11 +56,14 @@ def conditions_of(model: Model, use_amp: bool, initial: Path, lock: Path | None 
     """
     statistics = _statistics_said_of(model, list(read_arrays(initial)))
     locked = read_json(lock) if lock else {}
-    objective = None
+    objective, with_what = None, ""
     if "objective" in locked or "weights" in locked:
         position = "image" if "images" in locked else TOKEN
-        objective = objective_in(locked, ()).in_words(position, own_weights="weights" in locked)
-    return Conditions(statistics, (NOT_MIXED,) if use_amp else (), (initial,) if statistics else (), objective)
+        locked_objective, own_weights = objective_in(locked, ()), "weights" in locked
+        objective = locked_objective.in_words(position, own_weights)
+        with_what = locked_objective.with_what(own_weights)
+    files = (initial,) if statistics else ()
+    return Conditions(statistics, (NOT_MIXED,) if use_amp else (), files, objective, with_what)
 
 
 def _statistics_said_of(model: Model, names: Sequence[str]) -> tuple[str, ...]:

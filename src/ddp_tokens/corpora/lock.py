@@ -75,13 +75,18 @@ class Tally:
         if self.objective.unit == DOCUMENT:
             require_one_split(row, self.split_of_documents, "unit document")
 
+    @property
+    def _is_weighted(self) -> bool:
+        return self.weighted or self.objective.criterion.class_weights is not None
+
     def require_supervised(self, corpus: Corpus) -> None:
         """Raises CorpusError when there is nothing to train on, or nothing to score."""
         source = corpus.path if isinstance(corpus, OwnRows | OwnImages) else "the generated corpus"
         for split, count in self.counts.items():
             if not count["supervised"] and (count["rows"] or split != "validation"):
                 raise CorpusError(
-                    f"{source} has no supervised token (label other than {UNSUPERVISED}) in split '{split}'"
+                    f"{source} has no supervised token (label other than {UNSUPERVISED}"
+                    f"{', of a weight above 0' * self._is_weighted}) in split '{split}'"
                 )
 
 

@@ -78,10 +78,15 @@ class Objective:
                 formula = formula.replace(
                     f"mean_{{i in {group}}} l_i", f"(sum_{{i in {group}}} w_i l_i) / (sum_{{i in {group}}} w_i)"
                 )
+        return f"{words}: {formula}{self.with_what(own_weights)}"
+
+    def with_what(self, own_weights: bool = False) -> str:
+        """What changes the loss at a position, and its weight; empty where nothing does."""
+        criterion = self.criterion
         more = ["the rows' own weights"] if own_weights else []
         more += [f"class weights {list(criterion.class_weights)}"] if criterion.class_weights else []
         more += [f"label smoothing {criterion.label_smoothing:g}"] if criterion.label_smoothing else []
-        return f"{words}: {formula}" + (f", with {' and '.join(more)}" if more else "")
+        return f", with {' and '.join(more)}" if more else ""
 
     def record(self) -> dict[str, Any]:
         """For the lock; nothing where it is the mean over tokens."""
