@@ -4,7 +4,7 @@ of it on two ranks, tests/own/test_NAME.py. All three work as written; docs/own-
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ddp_tokens.errors import ConfigError
@@ -42,7 +42,7 @@ def main(program: str, arguments: Sequence[str]) -> int:
 
 def write_new(name: str, project: Path) -> list[Path]:
     """The files written. Raises ConfigError for a name that cannot be, outside of a project, and where a file is there
-    already; then nothing is written.
+    already, and OSError where one cannot be written; then none of them is left.
     """
     if not PATTERN.fullmatch(name) or len(name) > LONGEST:
         raise ConfigError(
@@ -60,6 +60,18 @@ def write_new(name: str, project: Path) -> list[Path]:
     for path in texts:
         if path.exists() or path.is_symlink():
             raise ConfigError(f"{path} is there already, and nothing is overwritten: take another name, or delete it")
-    for path, text in texts.items():
-        write_text(path, text)
+    _write_all_or_none(texts)
     return list(texts)
+
+
+def _write_all_or_none(texts: Mapping[Path, str]) -> None:
+    """Where one cannot be written, those before it would be in the way of the next try."""
+    written = []
+    try:
+        for path, text in texts.items():
+            write_text(path, text)
+            written.append(path)
+    except BaseException:
+        for path in written:
+            path.unlink(missing_ok=True)
+        raise

@@ -11,6 +11,7 @@ from ddp_tokens.cli import TOOLS, main
 from ddp_tokens.config_reading import load_experiment
 from ddp_tokens.errors import ConfigError
 from ddp_tokens.new_experiment import LONGEST, RESERVED, WRITTEN, write_new
+from ddp_tokens.options import run_as_program
 from ddp_tokens.workloads import load
 from tests.helpers import PROJECT
 
@@ -78,6 +79,22 @@ def test_nothing_is_overwritten_and_then_nothing_is_written(project, there):
         write_new("my_task", project)
     assert path.read_text() == "mine"
     assert [str(p.relative_to(project)) for p in project.rglob("*.*")] == [there]
+
+
+@pytest.mark.parametrize("in_the_way", ["config", "workloads", "tests", "tests/own"])
+def test_where_one_file_cannot_be_written_none_is_left_and_the_next_try_succeeds(project, capsys, in_the_way):
+    """A file stands where a folder should: of `tests/own` the third file cannot be written, after two were."""
+    obstacle = project / in_the_way
+    obstacle.parent.mkdir(exist_ok=True)
+    obstacle.write_text("mine")
+    assert run_as_program("ddp_tokens.cli", main, ["new", "my_task"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert in_the_way in said
+    assert list(project.rglob("*my_task*")) == []
+    obstacle.unlink()
+    assert main(["new", "my_task"]) == 0
+    assert {str(path.relative_to(project)) for path in project.rglob("*my_task*")} == set(FILES)
 
 
 def test_a_link_that_leads_nowhere_is_not_written_through(project, tmp_path):
