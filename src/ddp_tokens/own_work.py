@@ -13,6 +13,9 @@ from ddp_tokens.errors import UserError, WorkloadError
 from ddp_tokens.workload_names import Place, own_files, problem_of
 
 _loaded: dict[str, Place] = {}
+# By the folder of a file, the modules that it brought from there. Those that use them keep them when another takes over
+# the name, but what is found by name later on (an import in a function, pickle) is the one that came last.
+_beside: dict[Path, dict[str, ModuleType]] = {}
 
 
 def load_own(place: Place) -> object:
@@ -86,13 +89,17 @@ def _is_of(module: ModuleType, value: object) -> bool:
 
 @cache
 def module_at(path: Path) -> ModuleType:
-    """Imported once. Modules beside the file are found first while it is imported, and after all others later on."""
+    """Imported once. Modules beside the file are found first while it is imported, and after all others later on. Those
+    of the same name that another file brought from its own folder are not taken for them.
+    """
     name = f"own_work_{path.stem}_{sha256(str(path).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # where dataclasses and other processes look for it
+    _give_way(path.parent)
+    before = set(sys.modules)
     sys.path.insert(0, str(path.parent))
     try:
         spec.loader.exec_module(module)
@@ -102,7 +109,27 @@ def module_at(path: Path) -> ModuleType:
     finally:
         sys.path.remove(str(path.parent))
         sys.path.append(str(path.parent))
+        brought = {name: sys.modules[name] for name in set(sys.modules) - before}
+        own = {name: found for name, found in brought.items() if _lies_in(path.parent, name, found)}
+        _beside.setdefault(path.parent, {}).update(own)
     return module
+
+
+def _give_way(folder: Path) -> None:
+    """Forgets the names of modules from other folders that `folder` has as well, and recalls those of its own."""
+    for other, modules in _beside.items():
+        for name, module in modules.items():
+            first = name.partition(".")[0]
+            is_there_too = (folder / f"{first}.py").is_file() or (folder / first).is_dir()
+            if other != folder and is_there_too and sys.modules.get(name) is module:
+                del sys.modules[name]
+    sys.modules.update(_beside.get(folder, {}))
+
+
+def _lies_in(folder: Path, name: str, module: ModuleType) -> bool:
+    """Was it imported by its name there, alone or as a part of a package?"""
+    file, path = getattr(module, "__file__", None), folder.joinpath(*name.split("."))
+    return file is not None and Path(file) in (path.with_name(f"{path.name}.py"), path / "__init__.py")
 
 
 def _module_named(name: str) -> ModuleType:

@@ -83,6 +83,34 @@ def test_what_lies_beside_it_can_be_imported_and_another_file_of_that_name_is_no
     assert sys.path[0] != str(tmp_path / "a")
 
 
+def test_each_file_has_the_helper_of_its_own_folder_in_one_process(tmp_path, monkeypatch):
+    """Both are called helper, one is a package; the second file of the first folder has the first's again."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for folder, helper in (("a", "own_helper.py"), ("b", "own_helper/inner.py"), ("c", "own_helper.py")):
+        (tmp_path / folder / helper).parent.mkdir(parents=True)
+        (tmp_path / folder / helper).write_text(f"class Answer:\n    folder = {folder!r}\n")
+        module = helper.removesuffix(".py").replace("/", ".")
+        for name in ("mine.py", "more.py"):
+            (tmp_path / folder / name).write_text(
+                f"from {module} import Answer\n{FUNCTIONS}def sample(*given):\n    return Answer\n"
+            )
+    (tmp_path / "b" / "own_helper" / "__init__.py").write_text("")
+    places = [(folder, name) for name in ("mine", "more") for folder in "abc"]
+    answers = [load(str(tmp_path / folder / f"{name}.py")).sample() for folder, name in places]
+    assert [answer.folder for answer in answers] == ["a", "b", "c"] * 2
+    assert answers[:3] == answers[3:], "a folder's helper is imported once"
+
+
+def test_a_helper_is_found_by_its_name_while_no_other_folder_has_the_name(mine, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    mine("class Batch:\n    pass\n", "own_batches.py")
+    path = mine(f"from own_batches import Batch\n{FUNCTIONS}def sample(*given):\n    return Batch\n")
+    made = load(str(path)).sample()
+    (tmp_path / "other").mkdir()
+    load(str(mine(FUNCTIONS, "other/mine.py")))
+    assert sys.modules[made.__module__].Batch is made  # where worker processes of a loader look for what they pass
+
+
 def test_it_is_imported_once_and_known_to_dataclasses(mine):
     path = mine(
         "from __future__ import annotations\nimport dataclasses\n"
