@@ -176,10 +176,10 @@ def test_what_is_too_large_is_left_out_and_counts_by_its_digest(archived, conten
     large = archived / "results/tiny/runs/resume/ranks/rank-0.jsonl"
     before, times = large.read_bytes(), large.stat()
     try:
-        large.write_bytes(b" " * (2**20 + 1))
+        large.write_bytes(b" " * (2**22 + 1))
         (tmp_path / "all").mkdir()
         whole, _ = made(archived, tmp_path / "all")
-        document, path = made(archived, tmp_path, limit_mib=1)
+        document, path = made(archived, tmp_path, limit_mib=4)
     finally:
         large.write_bytes(before)
         os.utime(large, ns=(times.st_atime_ns, times.st_mtime_ns))
@@ -188,14 +188,14 @@ def test_what_is_too_large_is_left_out_and_counts_by_its_digest(archived, conten
     assert document.comparison_digest == whole.comparison_digest
     assert document.omitted == {
         name: {
-            "bytes": 2**20 + 1,
-            "sha256": sha256_of_bytes(b" " * (2**20 + 1)),
+            "bytes": 2**22 + 1,
+            "sha256": sha256_of_bytes(b" " * (2**22 + 1)),
             "made_by": "Snakemake's rule resume, in a rebuild",
         }
     }
     left = contents_of(path)
     assert set(contents) - set(left) == {name}
-    assert f"| `{name}` | 1,048,577 |" in left["README.md"].decode()
+    assert f"| `{name}` | 4,194,305 |" in left["README.md"].decode()
     assert name not in left["SHA256SUMS"].decode()
 
 

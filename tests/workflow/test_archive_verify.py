@@ -72,7 +72,7 @@ def test_an_archive_that_was_built_is_verified(archived, contents, tmp_path, cap
         f"ok    {name}: {text}" for name, text in zip(JUDGES, told, strict=True)
     ]
     assert f"ok    summary: summary.json and summary.csv hold these {sum(number.values())} verdicts" in lines
-    assert "ok    controls: 93 verdicts, computed again, as stated" in lines
+    assert "ok    controls: 171 verdicts, computed again, as stated" in lines
     assert f"ok    {PAGES} are what follows from the other files" in lines
     assert lines[-2] == f"verified: tiny, comparison digest {json.loads(contents[DOCUMENT])['comparison_digest']}"
     assert lines[-1].endswith(f" {sha256_of_bytes(contents[SUMS])}")
