@@ -196,9 +196,9 @@ def die_at(world: Any, arguments: list[str], instant: str, fired: str) -> None:
 
         token_labels.forward = dying(token_labels.forward)
     elif instant == "between all-reduces":
-        from ddp_tokens import trainer
+        from ddp_tokens import objectives
 
-        trainer.sums_of_window = dying(trainer.sums_of_window)
+        objectives.sums_of_window = dying(objectives.sums_of_window)
     elif instant == "writing a working checkpoint":
         checkpoint._write_rank_part = dying(checkpoint._write_rank_part)
     else:
