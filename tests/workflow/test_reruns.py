@@ -44,7 +44,7 @@ def edited(*paths: Path) -> Iterator[None]:
         (["src/ddp_tokens/trainer.py"], TRAINING | AFTER_TRAINING | CONTROLS_RUN),
         (
             ["src/ddp_tokens/normalization.py"],
-            {"check_loss", "gradients", "check_parity", "check_window", "check_zero_window", "exercise"}
+            {"check_loss", "reference", "gradients", "check_parity", "check_window", "check_zero_window", "exercise"}
             | TRAINING
             | AFTER_TRAINING
             | CONTROLS,
