@@ -143,6 +143,11 @@ def equally_many_microbatches(plan: Plan) -> Plan:
     ]
 
 
+def rows_of_window(window: Window, rows: Mapping[str, Row]) -> list[list[list[Row]]]:
+    """[rank][microbatch][row]"""
+    return [microbatches_of(window, rank, rows) for rank in range(len(window))]
+
+
 def repartition(window: Window, world_size: int) -> Window:
     """The rows of a window, each once and in the same order, dealt to another number of ranks.
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from ddp_tokens.corpora.rows import Row
 from ddp_tokens.objective_settings import DOCUMENT, TOKEN
-from ddp_tokens.plan import Plan, microbatches_of
+from ddp_tokens.plan import Plan, rows_of_window
 from ddp_tokens.terms import Term, counted, sequences_in, with_shares
 from ddp_tokens.window_facts import Counts, WindowFacts, exact, window_facts
 
@@ -87,13 +87,13 @@ def _facts(
     units: Callable[[Sequence[Row]], float],
     groups: Callable[[Sequence[Row]], float],
 ) -> WindowFacts:
-    labels = _each_batch(groups, _window(plan, index, rows))
+    labels = _each_batch(groups, rows_of_window(plan[index], rows))
     return WindowFacts(
-        units=_each_batch(units, _window(plan, index, rows)),
+        units=_each_batch(units, rows_of_window(plan[index], rows)),
         labels=labels,
         positions=labels,
         accumulation=max(len(of_rank) for window in plan for of_rank in window),
-        previous_units=sum(map(sum, _each_batch(units, _window(plan, index - 1, rows)))) if index else None,
+        previous_units=sum(map(sum, _each_batch(units, rows_of_window(plan[index - 1], rows)))) if index else None,
     )
 
 
@@ -105,10 +105,6 @@ def _told(plan: Plan, index: int, rows: Mapping[str, Row], told: Mapping[str, An
         accumulation=max(len(of_rank) for window in plan for of_rank in window),
         previous_units=None if before is None else exact(before),
     )
-
-
-def _window(plan: Plan, index: int, rows: Mapping[str, Row]) -> Window:
-    return [microbatches_of(plan[index], rank, rows) for rank in range(len(plan[index]))]
 
 
 def _each_batch(count: Callable[[Sequence[Row]], float], window: Window) -> Counts:

@@ -7,7 +7,7 @@ from fractions import Fraction
 from ddp_tokens.corpora.rows import PLAIN, Row, position_weights, supervised_in, supervised_positions
 from ddp_tokens.objective_settings import TOKEN
 from ddp_tokens.other_units import Rows, other_windows
-from ddp_tokens.plan import Plan, Window, microbatches_of
+from ddp_tokens.plan import Plan, rows_of_window
 
 Counts = tuple[tuple[Fraction | int, ...], ...]
 LARGEST_DENOMINATOR = 10**9
@@ -75,8 +75,8 @@ def exact(units: float) -> Fraction | int:
 
 def window_facts(plan: Plan, index: int, rows: Mapping[str, Row], unit: str = TOKEN) -> WindowFacts:
     """Of the plan's window `index`, counted from 0. `unit`: by which the rows are counted."""
-    window = _rows_of(plan[index], rows)
-    previous = _rows_of(plan[index - 1], rows) if index else None
+    window = rows_of_window(plan[index], rows)
+    previous = rows_of_window(plan[index - 1], rows) if index else None
     accumulation = max(len(of_rank) for each in plan for of_rank in each)
 
     def facts(unit: str, window: Rows, previous: Rows | None, others: Mapping[str, WindowFacts]) -> WindowFacts:
@@ -106,10 +106,6 @@ def _reached_in(row: Row) -> int:
 
 def _weights_in(rows: Sequence[Row]) -> tuple[float, ...]:
     return tuple(weight for row in rows for weight in position_weights(row))
-
-
-def _rows_of(window: Window, rows: Mapping[str, Row]) -> Rows:
-    return [microbatches_of(window, rank, rows) for rank in range(len(window))]
 
 
 def _counted(count: Callable[[Sequence[Row]], float], window: Rows) -> Counts:
